@@ -1,0 +1,101 @@
+"""The two things that a backend writes: a `World`, loaded once a process, and its `Episode`s."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gym_agents.errors import ItemError, NotOffered
+from gym_agents.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one command did."""
+
+    observation: str
+    score: float
+    """Where the score stands now, within [0, 1]; the session pays out its change as the reward."""
+    terminated: bool = False
+    """The world says that the episode is over."""
+    success: bool = False
+    """The world's own verdict that the task is solved; only ever True when `terminated`."""
+    valid: bool = True
+    """False where the world refused the command and nothing changed."""
+    truncation: str | None = None
+    """Why a limit of the world's own cut the episode, where one did."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """More facts about the step, the same in every run."""
+
+
+class Episode(ABC):
+    """One attempt at one item. Called by one thread at a time."""
+
+    observation: str
+    """The first observation; it carries the task."""
+    info: dict[str, Any] = {}
+    """More facts about the start, the same in every run."""
+    score = 0.0
+    """Where the score stands before the first command (paid out with the first step)."""
+
+    @abstractmethod
+    def step(self, command: str) -> Result:
+        """Plays one command, already read by the scenario's grammar."""
+
+    def expert(self) -> str:
+        """The command that an expert would give now, from any state that the expert itself can reach."""
+        raise NotOffered("This world has no expert.")
+
+    def actions(self) -> list[str]:
+        """The commands that are valid now."""
+        raise NotOffered("This world cannot list its valid actions.")
+
+    def view(self) -> dict[str, Any]:
+        """The state as plain data, for a page to draw."""
+        raise NotOffered("This world has no structured view.")
+
+    def picture(self) -> bytes:
+        """The state as a PNG."""
+        raise NotOffered("This world draws no picture.")
+
+    def close(self) -> None:  # noqa: B027 - most episodes hold nothing
+        """Frees what the episode holds; called exactly once."""
+
+
+class World(ABC):
+    """What a server process loads once: data, recipes, simulators."""
+
+    scenario: Scenario
+    numbering: str
+    """Name of the numbering of the items: the scenario's name where it is upstream's."""
+    backend = ""
+    """Names and versions of the packages that an episode depends on."""
+    tasks: tuple[str, ...] = ()
+    """Short names of the tasks, as in `gym_agents.tasks`."""
+    inline = False
+    """True where a step takes microseconds and never waits: it then runs on the event loop, unthreaded."""
+    replays = True
+    """True where the same (item, seed, options, replies) always gives the same episode."""
+
+    @abstractmethod
+    def items(self, task: str | None, split: str) -> Sequence[int]:
+        """The items of a task (`None`: of the scenario) in `train` or `eval`, in order."""
+
+    @abstractmethod
+    def start(self, item: int, seed: int, options: Any) -> Episode:
+        """A fresh attempt at the item. The item is one that `task_of` accepts."""
+
+    def task_of(self, item: int) -> str | None:
+        """The task that an item belongs to, `None` where it belongs to none.
+
+        Raises:
+            ItemError: if the scenario has no such item.
+        """
+        if any(item in self.items(None, split) for split in ("train", "eval")):
+            return None
+        raise ItemError(f"{self.scenario.title} has no item {item}.")
+
+    def close(self) -> None:  # noqa: B027 - most worlds hold nothing
+        """Frees what the world holds."""
