@@ -120,7 +120,7 @@ def make_options(kind: type[Options], given: Mapping[str, Any]) -> Options:
     problems += [
         f"option {name!r} is {value!r}, but must be {_describe(fields[name])}"
         for name, value in given.items()
-        if name in fields and not _fits(value, fields[name])
+        if name in fields and not fits(value, fields[name])
     ]
     if problems:
         raise OptionError("; ".join(problems))
@@ -130,15 +130,16 @@ def make_options(kind: type[Options], given: Mapping[str, Any]) -> Options:
         raise OptionError(str(error)) from error
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a plain value, as TOML or JSON holds it, is of the annotated type (a list fits a tuple)."""
     origin = typing.get_origin(hint)
     if origin is Literal:
         return any(value == choice and type(value) is type(choice) for choice in typing.get_args(hint))
     if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, part) for part in typing.get_args(hint))
+        return any(fits(value, part) for part in typing.get_args(hint))
     if origin is tuple:
         inner = typing.get_args(hint)[0]
-        return isinstance(value, (list, tuple)) and all(_fits(part, inner) for part in value)
+        return isinstance(value, (list, tuple)) and all(fits(part, inner) for part in value)
     if hint is float:
         return type(value) in (int, float)
     return type(value) is hint
