@@ -1,0 +1,50 @@
+"""Which items come next: epochs over a shuffle, each a function of the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One item drawn for a group of episodes."""
+
+    number: int
+    """How many were drawn before it."""
+    item: int
+    seed: int
+    """Of the environment, shared by the group."""
+
+
+class ItemSampler:
+    """Endless draws without replacement: each item once an epoch, in an order that changes with the epoch.
+
+    Its whole state is `drawn`, the number of draws made.
+    """
+
+    def __init__(self, items: Sequence[int], seed: int, drawn: int = 0) -> None:
+        self.items = tuple(items)
+        self.seed = seed
+        self.drawn = drawn
+
+    def next(self, count: int) -> list[Draw]:
+        """The next `count` draws."""
+        numbers = range(self.drawn, self.drawn + count)
+        self.drawn += count
+        return [self._draw(number) for number in numbers]
+
+    def _draw(self, number: int) -> Draw:
+        epoch, position = divmod(number, len(self.items))
+        item = self.items[_shuffle(len(self.items), self.seed, epoch)[position]]
+        seed = int(np.random.SeedSequence([self.seed, number]).generate_state(1)[0])
+        return Draw(number, item, seed)
+
+
+@lru_cache(maxsize=4)
+def _shuffle(count: int, seed: int, epoch: int) -> list[int]:
+    order: list[int] = np.random.default_rng([seed, epoch]).permutation(count).tolist()
+    return order

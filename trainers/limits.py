@@ -1,0 +1,136 @@
+"""Which values a configuration may hold, beyond their types."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from gym_agents.errors import AgentGymError, near_match
+from gym_agents.scenario import make_options
+from gym_agents.tasks import load_scenario, scenario_row
+from trainers.config import Config
+
+Broken = Iterator[tuple[str, str]]
+"""`("section.key", "is 0, but must be ...")` for each mistake."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Limit:
+    words: str
+    holds: Callable[[float], bool]
+
+
+_COUNT = _Limit("at least 1", lambda value: value >= 1)
+_NOT_NEGATIVE = _Limit("at least 0", lambda value: value >= 0)
+_POSITIVE = _Limit("above 0", lambda value: value > 0)
+_SHARE = _Limit("between 0 and 1", lambda value: 0 <= value <= 1)
+_NUCLEUS = _Limit("above 0 and at most 1", lambda value: 0 < value <= 1)
+
+_NUMBERS: dict[str, _Limit] = {
+    "run.seed": _NOT_NEGATIVE,
+    "run.checkpoint_every": _COUNT,
+    "run.keep_checkpoints": _COUNT,
+    "env.num_envs": _COUNT,
+    "env.replicas": _COUNT,
+    "env.max_error_rate": _SHARE,
+    "policy.lora_rank": _NOT_NEGATIVE,
+    "policy.lora_alpha": _POSITIVE,
+    "policy.max_context": _COUNT,
+    "sampling.temperature": _POSITIVE,
+    "sampling.top_p": _NUCLEUS,
+    "sampling.max_new_tokens": _COUNT,
+    "horizon.every": _COUNT,
+    "warm_start.steps": _NOT_NEGATIVE,
+    "warm_start.episodes": _COUNT,
+    "warm_start.batch_size": _COUNT,
+    "warm_start.learning_rate": _NOT_NEGATIVE,
+    "warm_start.stop_at": _SHARE,
+    "warm_start.check_every": _COUNT,
+    "warm_start.check_episodes": _COUNT,
+    "rl.updates": _COUNT,
+    "rl.groups": _COUNT,
+    "rl.group_size": _Limit("at least 2, since a group is compared with itself", lambda value: value >= 2),
+    "rl.learning_rate": _NOT_NEGATIVE,
+    "rl.warmup_updates": _NOT_NEGATIVE,
+    "rl.weight_decay": _NOT_NEGATIVE,
+    "rl.grad_clip": _POSITIVE,
+    "rl.clip_range": _POSITIVE,
+    "rl.epochs": _COUNT,
+    "rl.minibatches": _COUNT,
+    "rl.kl_coef": _NOT_NEGATIVE,
+    "rl.entropy_coef": _NOT_NEGATIVE,
+    "rl.tokens_per_batch": _COUNT,
+    "rl.refill_groups": _NOT_NEGATIVE,
+    "eval.attempts": _COUNT,
+    "eval.horizon": _NOT_NEGATIVE,
+    "eval.every": _NOT_NEGATIVE,
+    "eval.limit": _NOT_NEGATIVE,
+}
+
+
+def broken_limits(config: Config) -> Broken:
+    """Every value that cannot be; nothing is started to find out."""
+    yield from _numbers(config)
+    yield from _stages(config.horizon.stages)
+    yield from _files(config)
+    yield from _environment(config)
+
+
+def _numbers(config: Config) -> Broken:
+    for name, limit in _NUMBERS.items():
+        section, key = name.split(".")
+        value = getattr(getattr(config, section), key)
+        if not (math.isfinite(value) and limit.holds(value)):
+            yield name, f"is {value}, but must be {limit.words}"
+
+
+def _stages(stages: tuple[int, ...]) -> Broken:
+    if not stages:
+        yield "horizon.stages", "is empty, but needs at least one turn limit"
+    elif min(stages) < 1:
+        yield "horizon.stages", f"is {list(stages)}, but every turn limit must be at least 1"
+    elif any(later <= earlier for earlier, later in zip(stages, stages[1:], strict=False)):
+        yield "horizon.stages", f"is {list(stages)}, but the turn limits must increase"
+
+
+def _files(config: Config) -> Broken:
+    if config.env.items and not Path(config.env.items).is_file():
+        yield "env.items", f"names {config.env.items!r}, which is no file"
+    if config.env.server and config.env.replicas > 1:
+        yield "env.replicas", "counts local servers, but env.server names running ones"
+
+
+def _environment(config: Config) -> Broken:
+    """The id, its tasks and its options."""
+    try:
+        spec = gymnasium.spec(config.env.id)
+    except (gymnasium.error.Error, ImportError) as error:
+        yield "env.id", f"is {config.env.id!r}: {error}"
+        return
+    scenario, own_task = spec.kwargs.get("scenario"), spec.kwargs.get("task")
+    if not isinstance(scenario, str):
+        return
+    row = scenario_row(scenario)
+    known = [own_task] if own_task else [task.name for task in row.tasks]
+    for name, tasks in (("env.tasks", config.env.tasks), ("eval.tasks", config.eval.tasks)):
+        for task in tasks:
+            if task not in known:
+                yield name, f"names {task!r}, but {config.env.id} holds {', '.join(known)}.{near_match(task, known)}"
+    try:
+        make_options(load_scenario(row).options, config.env.options)
+    except AgentGymError as error:
+        yield "env.options", f"cannot be used: {error}"
+
+
+def changed_fields(before: Any, after: Any) -> list[str]:
+    """`section.key` of every field in which two configurations differ."""
+    sections = dataclasses.asdict(before).items()
+    theirs = dataclasses.asdict(after)
+    return [
+        f"{section}.{key}" for section, keys in sections for key in keys if keys[key] != theirs[section][key]
+    ]
