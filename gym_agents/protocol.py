@@ -181,3 +181,16 @@ class Advice(msgspec.Struct, frozen=True):
 class Items(msgspec.Struct, frozen=True):
     numbering: str
     items: tuple[int, ...]
+
+
+def clean(text: str) -> str:
+    """The text as it can travel: half a surrogate pair becomes U+FFFD; everything else, NUL too, stays.
+
+    >>> clean("a\\ud800b")
+    'a\\ufffdb'
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

@@ -1,0 +1,59 @@
+"""BabyAI: what the agent is told, and the grammar of its moves."""
+
+from __future__ import annotations
+
+import re
+
+from gym_agents.scenario import Command, Invalid, Options, Scenario
+
+COLOURS = ("red", "green", "blue", "purple", "yellow", "grey")
+KINDS = ("ball", "box", "key", "door")
+
+_INSTRUCTION = """\
+You are in a grid of rooms. Reach the goal with few moves. You see only what lies in front of you.
+Moves: turn left, turn right, move forward, go to X, pick up X, drop, open X, toggle, go through X
+X is an object by name, such as red ball 1. "go through" opens its door first; a locked door needs a key \
+of its colour in hand. "toggle" opens or closes what is right in front of you.
+"""
+_REACT = """\
+Reply with a short thought and one move:
+Thought: the red ball is in view
+Action: go to red ball 1"""
+_BARE = "Reply with one move alone, such as: go to red ball 1"
+
+_ALONE = re.compile(r"(turn left|turn right|move forward|drop|toggle)")
+_ON_OBJECT = re.compile(
+    r"(go to|pick ?up|open|go through) "
+    rf"(?:the )?((?:{'|'.join(COLOURS)}) (?:{'|'.join(KINDS)})(?: [1-9][0-9]{{0,3}})?)"
+)
+
+
+def instruct(options: Options) -> str:
+    """The instruction, told once."""
+    return _INSTRUCTION + (_BARE if options.grammar == "bare" else _REACT)
+
+
+def command(line: str, options: Options) -> Command | Invalid:
+    """Reads one move; the world, not the grammar, knows which objects there are.
+
+    >>> command("Go to the  red ball 1.", Options())
+    Command(text='go to red ball 1')
+    >>> command("pickup grey key", Options())
+    Command(text='pick up grey key')
+    >>> command("dance", Options()).reason
+    'There is no such move. Moves: turn left, turn right, move forward, go to X, pick up X, drop, open X, \
+toggle, go through X, with X an object such as red ball 1.'
+    """
+    text = " ".join(line.lower().split()).rstrip(".")
+    if _ALONE.fullmatch(text):
+        return Command(text)
+    match = _ON_OBJECT.fullmatch(text)
+    if match is None:
+        return Invalid(
+            "There is no such move. Moves: turn left, turn right, move forward, go to X, pick up X, drop, "
+            "open X, toggle, go through X, with X an object such as red ball 1."
+        )
+    return Command(f"{match[1].replace('pickup', 'pick up')} {match[2]}")
+
+
+SCENARIO = Scenario(name="babyai", title="BabyAI", instruct=instruct, command=command)

@@ -1,0 +1,151 @@
+"""TextCraft: what its agent is told, and the three commands that it may give."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from gym_agents.scenario import Command, Invalid, Options, Scenario
+
+MAX_COMMAND_CHARS = 500
+"""Longer command lines are refused unread; the longest useful one has about 200 characters."""
+
+
+@dataclass(frozen=True)
+class TextCraftOptions(Options):
+    """What a user may set for TextCraft.
+
+    Raises:
+        ValueError: if `distractors` is negative.
+    """
+
+    distractors: int = 10
+    """At most so many recipes are shown that the goal does not need."""
+
+    def __post_init__(self) -> None:
+        if self.distractors < 0:
+            raise ValueError(f"option 'distractors' is {self.distractors}, but must be 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """Fetch units of an item that no recipe makes."""
+
+    count: int
+    item: str
+
+    def __str__(self) -> str:
+        return f"get {self.count} {self.item}"
+
+
+@dataclass(frozen=True, slots=True)
+class Craft:
+    """Follow one recipe once."""
+
+    count: int
+    """As the agent stated it; the recipe alone decides how many come out."""
+    item: str
+    using: dict[str, int]
+    """Units of each ingredient."""
+
+    def __str__(self) -> str:
+        using = ", ".join(f"{count} {item}" for item, count in self.using.items())
+        return f"craft {self.count} {self.item} using {using}"
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Look at what is held."""
+
+    def __str__(self) -> str:
+        return "inventory"
+
+
+Action = Get | Craft | Inventory
+
+_COUNTED = re.compile(r"([0-9]+) ([a-z][a-z ]*)")
+_CRAFT = re.compile(r"craft (?:([0-9]+) )?([a-z][a-z ]*?) using (.+)")
+
+
+def read_action(line: str) -> Action | Invalid:
+    """Reads a command line; case, the width of blanks and a full stop at the end do not matter.
+
+    >>> read_action("Get  3 oak logs.")
+    Get(count=3, item='oak logs')
+    >>> str(read_action("craft 1 torch using 1 coal,1 stick"))
+    'craft 1 torch using 1 coal, 1 stick'
+    >>> read_action("inventory")
+    Inventory()
+    >>> read_action("get oak logs").reason
+    'Write: get <n> <item>'
+    """
+    if len(line) > MAX_COMMAND_CHARS:
+        return Invalid(f"A command has at most {MAX_COMMAND_CHARS} characters.")
+    text = " ".join(line.lower().removesuffix(".").split())
+    match text.partition(" ")[0]:
+        case "get":
+            return _read_get(text)
+        case "craft":
+            return _read_craft(text)
+        case "inventory" if text == "inventory":
+            return Inventory()
+    return Invalid("Unknown command. Use get, craft or inventory.")
+
+
+def _read_get(text: str) -> Get | Invalid:
+    match = _COUNTED.fullmatch(text, len("get "))
+    if match is None:
+        return Invalid("Write: get <n> <item>")
+    return _bad_count(match[1]) or Get(int(match[1]), match[2])
+
+
+def _read_craft(text: str) -> Craft | Invalid:
+    match = _CRAFT.fullmatch(text)
+    parts = [_COUNTED.fullmatch(part.strip()) for part in match[3].split(",")] if match else []
+    found = [part for part in parts if part is not None]
+    if match is None or len(found) < len(parts):
+        return Invalid("Write: craft <n> <item> using <n> <item>, <n> <item>")
+    count = match[1] or "1"
+    refusal = next(
+        (bad for digits in (count, *(part[1] for part in found)) if (bad := _bad_count(digits))), None
+    )
+    using = {part[2]: int(part[1]) for part in found} if refusal is None else {}
+    if refusal is None and len(using) < len(found):
+        refusal = Invalid("Name each ingredient once.")
+    return refusal or Craft(int(count), match[2], using)
+
+
+def _bad_count(digits: str) -> Invalid | None:
+    fits = len(digits) <= 9 and int(digits) > 0
+    return None if fits else Invalid("A count goes from 1 to 999999999.")
+
+
+def _command(line: str, options: TextCraftOptions) -> Command | Invalid:
+    action = read_action(line)
+    return action if isinstance(action, Invalid) else Command(str(action))
+
+
+_RULES = """Craft the goal item. Each line you see is a recipe; use it as often as you like. Commands:
+get <n> <item> - fetch what no recipe makes
+craft <n> <item> using <n> <item>, <n> <item> - follow one recipe once, with its exact counts
+inventory - see what you hold
+Where a recipe names a group (planks), use one item of it (oak planks)."""
+
+_REPLY = {
+    "react": "Reply with one short thought and one action:\nThought: ...\nAction: <command>",
+    "bare": "Reply with one command alone.",
+}
+
+
+def _instruct(options: Any) -> str:
+    return f"{_RULES}\n{_REPLY[options.grammar]}"
+
+
+SCENARIO = Scenario(
+    name="textcraft",
+    title="TextCraft",
+    instruct=_instruct,
+    command=_command,
+    options=TextCraftOptions,
+)
