@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +48,7 @@ class Craft:
     count: int
     """As the agent stated it; the recipe alone decides how many come out."""
     item: str
-    using: dict[str, int]
+    using: Mapping[str, int]
     """Units of each ingredient."""
 
     def __str__(self) -> str:
@@ -64,8 +66,8 @@ class Inventory:
 
 Action = Get | Craft | Inventory
 
-_COUNTED = re.compile(r"([0-9]+) ([a-z][a-z ]*)")
-_CRAFT = re.compile(r"craft (?:([0-9]+) )?([a-z][a-z ]*?) using (.+)")
+_COUNTED = re.compile(r"0*([1-9][0-9]{0,8}) ([a-z][a-z ]*)")
+_COUNTS = ", with <n> from 1 to 999999999"
 
 
 def read_action(line: str) -> Action | Invalid:
@@ -78,11 +80,16 @@ def read_action(line: str) -> Action | Invalid:
     >>> read_action("inventory")
     Inventory()
     >>> read_action("get oak logs").reason
-    'Write: get <n> <item>'
+    'Write: get <n> <item>, with <n> from 1 to 999999999'
     """
     if len(line) > MAX_COMMAND_CHARS:
         return Invalid(f"A command has at most {MAX_COMMAND_CHARS} characters.")
-    text = " ".join(line.lower().removesuffix(".").split())
+    return _read(" ".join(line.lower().split()).removesuffix(".").rstrip())
+
+
+# A policy says the same few commands again and again, and each is read by the server and by the world.
+@functools.lru_cache(maxsize=4096)
+def _read(text: str) -> Action | Invalid:
     match text.partition(" ")[0]:
         case "get":
             return _read_get(text)
@@ -95,30 +102,19 @@ def read_action(line: str) -> Action | Invalid:
 
 def _read_get(text: str) -> Get | Invalid:
     match = _COUNTED.fullmatch(text, len("get "))
-    if match is None:
-        return Invalid("Write: get <n> <item>")
-    return _bad_count(match[1]) or Get(int(match[1]), match[2])
+    return Get(int(match[1]), match[2]) if match else Invalid(f"Write: get <n> <item>{_COUNTS}")
 
 
 def _read_craft(text: str) -> Craft | Invalid:
-    match = _CRAFT.fullmatch(text)
-    parts = [_COUNTED.fullmatch(part.strip()) for part in match[3].split(",")] if match else []
-    found = [part for part in parts if part is not None]
-    if match is None or len(found) < len(parts):
-        return Invalid("Write: craft <n> <item> using <n> <item>, <n> <item>")
-    count = match[1] or "1"
-    refusal = next(
-        (bad for digits in (count, *(part[1] for part in found)) if (bad := _bad_count(digits))), None
-    )
-    using = {part[2]: int(part[1]) for part in found} if refusal is None else {}
-    if refusal is None and len(using) < len(found):
-        refusal = Invalid("Name each ingredient once.")
-    return refusal or Craft(int(count), match[2], using)
-
-
-def _bad_count(digits: str) -> Invalid | None:
-    fits = len(digits) <= 9 and int(digits) > 0
-    return None if fits else Invalid("A count goes from 1 to 999999999.")
+    output, _, using = text.removeprefix("craft ").partition(" using ")
+    head = _COUNTED.fullmatch(output if output[:1].isdigit() else f"1 {output}")
+    parts = [_COUNTED.fullmatch(part.strip()) for part in using.split(",")]
+    counts = {part[2]: int(part[1]) for part in parts if part}
+    if head is None or None in parts:
+        return Invalid(f"Write: craft <n> <item> using <n> <item>, <n> <item>{_COUNTS}")
+    if len(counts) < len(parts):
+        return Invalid("Name each ingredient once.")
+    return Craft(int(head[1]), head[2], counts)
 
 
 def _command(line: str, options: TextCraftOptions) -> Command | Invalid:

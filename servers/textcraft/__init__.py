@@ -1,0 +1,1 @@
+"""TextCraft: crafting by Minecraft's recipes."""
