@@ -30,7 +30,7 @@ def register_world(id: str, world: str, *, max_episode_steps: int | None) -> Non
     gymnasium.register(
         id=id,
         entry_point="gym_agents.env:TextEnv",
-        vector_entry_point="gym_agents.vector:make_vector_env",
+        vector_entry_point="gym_agents.horizon:make_vector_env",
         max_episode_steps=checked_limit(max_episode_steps),
         kwargs={"scenario": world},
     )

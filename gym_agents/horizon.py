@@ -29,6 +29,24 @@ def checked_limit(limit: Any) -> int | None:
     raise LimitError(f"max_episode_steps is {limit!r}; it must be a positive whole number, -1 or None.")
 
 
+def make_vector_env(
+    num_envs: int,
+    scenario: str,
+    task: str | None = None,
+    *,
+    max_episode_steps: int | None = None,
+    render_mode: None = None,
+    **how: Any,
+) -> HorizonLimit:
+    """What `gymnasium.make_vec` calls: a `TextVectorEnv` under its turn limit.
+
+    Raises:
+        LimitError: if the limit is not a positive whole number, `-1` or `None`.
+    """
+    checked_limit(max_episode_steps)
+    return HorizonLimit(TextVectorEnv(num_envs, scenario, task, **how), max_episode_steps)
+
+
 class HorizonLimit(Lockstep, VectorWrapper):
     """Cuts each episode after `horizon` turns, as `truncated`; a win on the last turn is a win.
 

@@ -184,7 +184,7 @@ def register_all() -> None:
             gymnasium.register(
                 id=env_id(row, task),
                 entry_point="gym_agents.env:TextEnv",
-                vector_entry_point="gym_agents.vector:make_vector_env",
+                vector_entry_point="gym_agents.horizon:make_vector_env",
                 max_episode_steps=row.horizon,
                 kwargs={"scenario": row.name, "task": task},
             )

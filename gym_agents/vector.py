@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 from gymnasium.utils import seeding
@@ -23,9 +23,6 @@ from gym_agents.scenario import Options, Scenario
 from gym_agents.session import Session
 from gym_agents.spaces import UnicodeText
 
-if TYPE_CHECKING:
-    from gym_agents.horizon import HorizonLimit
-
 
 class Event(msgspec.Struct, frozen=True):
     """What became of one index's reset or step."""
@@ -42,26 +39,6 @@ class Event(msgspec.Struct, frozen=True):
 
 
 Arrival = tuple["Lane", Answer | AgentGymError]
-
-
-def make_vector_env(
-    num_envs: int,
-    scenario: str,
-    task: str | None = None,
-    *,
-    max_episode_steps: int | None = None,
-    render_mode: None = None,
-    **how: Any,
-) -> HorizonLimit:
-    """What `gymnasium.make_vec` calls: a `TextVectorEnv` under its turn limit.
-
-    Raises:
-        LimitError: if the limit is not a positive whole number, `-1` or `None`.
-    """
-    from gym_agents.horizon import HorizonLimit, checked_limit
-
-    checked_limit(max_episode_steps)
-    return HorizonLimit(TextVectorEnv(num_envs, scenario, task, **how), max_episode_steps)
 
 
 class TextVectorEnv(Lockstep):
