@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 
-from gym_agents.errors import AgentGymError, near_match
+from gym_agents.connect import load_world_scenario
+from gym_agents.errors import AgentGymError, OptionError, near_match
 from gym_agents.scenario import make_options
-from gym_agents.tasks import load_scenario, scenario_row
+from gym_agents.tasks import SCENARIOS
 from trainers.config import Config
 
 Broken = Iterator[tuple[str, str]]
@@ -109,22 +111,29 @@ def _environment(config: Config) -> Broken:
     """The id, its tasks and its options."""
     try:
         spec = gymnasium.spec(config.env.id)
-    except (gymnasium.error.Error, ImportError) as error:
+        scenario = load_world_scenario(spec.kwargs.get("scenario", ""))
+    except (gymnasium.error.Error, AgentGymError, ImportError) as error:
         yield "env.id", f"is {config.env.id!r}: {error}"
         return
-    scenario, own_task = spec.kwargs.get("scenario"), spec.kwargs.get("task")
-    if not isinstance(scenario, str):
-        return
-    row = scenario_row(scenario)
-    known = [own_task] if own_task else [task.name for task in row.tasks]
-    for name, tasks in (("env.tasks", config.env.tasks), ("eval.tasks", config.eval.tasks)):
-        for task in tasks:
-            if task not in known:
-                yield name, f"names {task!r}, but {config.env.id} holds {', '.join(known)}.{near_match(task, known)}"
+    yield from _tasks(config, spec)
     try:
-        make_options(load_scenario(row).options, config.env.options)
-    except AgentGymError as error:
+        make_options(scenario.options, config.env.options)
+    except OptionError as error:
         yield "env.options", f"cannot be used: {error}"
+
+
+def _tasks(config: Config, spec: EnvSpec) -> Broken:
+    """Tasks that the id does not hold; those of a user's own world are its server's to know."""
+    rows = {row.name: row for row in SCENARIOS}
+    if spec.kwargs["scenario"] not in rows:
+        return
+    task = spec.kwargs["task"]
+    known = [task] if task else [task.name for task in rows[spec.kwargs["scenario"]].tasks]
+    for name, tasks in (("env.tasks", config.env.tasks), ("eval.tasks", config.eval.tasks)):
+        for asked in tasks:
+            if asked not in known:
+                near = near_match(asked, known)
+                yield name, f"names {asked!r}, but {config.env.id} holds {', '.join(known)}.{near}"
 
 
 def changed_fields(before: Any, after: Any) -> list[str]:

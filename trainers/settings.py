@@ -54,7 +54,9 @@ def load(arguments: Sequence[str]) -> Config:
     recipes, words = _split(arguments, mistakes)
     written = [setting for path in recipes for setting in _read_recipe(path, mistakes)]
     written += _read_flags(words, mistakes)
-    settings = [setting for setting in written if _is_known(setting, mistakes) and _has_type(setting, mistakes)]
+    settings = [
+        setting for setting in written if _is_known(setting, mistakes) and _has_type(setting, mistakes)
+    ]
     config = _build(settings)
     sources = {f"{setting.section}.{setting.key}": setting.source for setting in settings}
     mistakes += [f"{sources.get(name, 'default')}: {name} {words}" for name, words in broken_limits(config)]
@@ -236,9 +238,13 @@ def to_toml(config: Config) -> str:
     """The configuration as TOML that `load` reads back; unset fields are left out."""
     tables = []
     for section, fields in dataclasses.asdict(config).items():
-        plain = {key: value for key, value in fields.items() if not isinstance(value, dict) and value is not None}
+        plain = {
+            key: value for key, value in fields.items() if not isinstance(value, dict) and value is not None
+        }
         tables.append((section, plain))
-        tables += [(f"{section}.{key}", value) for key, value in fields.items() if isinstance(value, dict) and value]
+        tables += [
+            (f"{section}.{key}", value) for key, value in fields.items() if isinstance(value, dict) and value
+        ]
     return "\n".join(f"[{name}]\n{_rows(table)}" for name, table in tables)
 
 

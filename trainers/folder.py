@@ -1,0 +1,173 @@
+"""The files of one run, and what it takes to go on with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gym_agents import trajectory
+from gym_agents.trajectory import Trajectory
+from trainers.acting.evaluate import Evaluation
+from trainers.config import Config
+from trainers.limits import changed_fields
+from trainers.settings import ConfigError, load, to_toml
+
+MAY_CHANGE = frozenset(
+    {
+        "run.folder",
+        "run.checkpoint_every",
+        "run.keep_checkpoints",
+        "run.note",
+        "env.server",
+        "env.replicas",
+        "env.max_error_rate",
+        "rl.updates",
+    }
+)
+"""What a resumed run may be asked to do differently; everything else would make it another run."""
+
+PACKAGES = ("gym-agents", "gymnasium", "numpy", "torch", "transformers", "accelerate", "peft")
+
+
+class RunFolder:
+    """Where a run keeps what it was asked, what it did and what became of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.toml"
+        self.metrics = path / "metrics.jsonl"
+        self.curve = path / "curve.png"
+        self.demonstrations = path / "demonstrations.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.trajectories = path / "trajectories"
+        self.evaluations = path / "evaluations"
+
+    @classmethod
+    def open(cls, config: Config) -> RunFolder:
+        """Makes the run's folder, or takes up the one that is there.
+
+        Raises:
+            ConfigError: if the folder holds a run that was configured otherwise, or no run at all.
+        """
+        folder = cls(Path(config.run.folder))
+        if folder.config.exists():
+            folder._demand_same(config)
+        elif folder.path.exists() and any(folder.path.iterdir()):
+            raise ConfigError([f"run.folder: {folder.path} holds files, but no run"])
+        for path in (folder.trajectories, folder.evaluations, folder.checkpoints):
+            path.mkdir(parents=True, exist_ok=True)
+        write_whole(folder.config, to_toml(config).encode())
+        return folder
+
+    def _demand_same(self, config: Config) -> None:
+        before = load([f"@{self.config}"])
+        changed = [name for name in changed_fields(before, config) if name not in MAY_CHANGE]
+        if changed:
+            raise ConfigError(
+                [
+                    f"{name}: the run in {self.path} was started with {_field(before, name)!r}, "
+                    f"not {_field(config, name)!r}"
+                    for name in changed
+                ]
+            )
+
+    def write_versions(self, **more: str) -> None:
+        """Notes what the run runs on, so that a later reader can tell two runs apart."""
+        facts = {"python": platform.python_version(), "machine": platform.platform(), **more}
+        write_whole(self.path / "versions.json", _pretty({**facts, **dict(_installed(PACKAGES))}))
+
+    def append_metrics(self, row: dict[str, Any]) -> None:
+        """Adds one update's line."""
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The lines of all updates so far."""
+        if not self.metrics.exists():
+            return []
+        return [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]
+
+    def forget_after(self, update: int) -> None:
+        """Drops what an interrupted run noted of updates that will be played again."""
+        rows = [row for row in self.read_metrics() if row["update"] <= update]
+        write_whole(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        for path in self.trajectories.glob("update-*.jsonl"):
+            if int(path.stem.removeprefix("update-")) > update:
+                path.unlink()
+
+    def write_trajectories(self, update: int, episodes: Iterable[Trajectory]) -> None:
+        """Keeps the episodes of an update."""
+        replace_episodes(self.trajectories / f"{update_name(update)}.jsonl", episodes)
+
+    def write_evaluation(
+        self, evaluation: Evaluation, greedy: Sequence[Trajectory], sampled: Sequence[Trajectory]
+    ) -> None:
+        """Keeps an evaluation: its episodes first, so that a result is never there without them."""
+        name = update_name(evaluation.update)
+        replace_episodes(self.evaluations / f"{name}-greedy.jsonl", greedy)
+        replace_episodes(self.evaluations / f"{name}-sampled.jsonl", sampled)
+        write_whole(self.evaluations / f"{name}.json", _pretty(msgspec.to_builtins(evaluation)))
+
+    def read_evaluation(self, update: int) -> Evaluation | None:
+        """The evaluation after so many updates, where it is finished."""
+        path = self.evaluations / f"{update_name(update)}.json"
+        return msgspec.json.decode(path.read_bytes(), type=Evaluation) if path.exists() else None
+
+    def read_evaluations(self) -> list[Evaluation]:
+        """All finished evaluations, in the order of their updates."""
+        paths = sorted(self.evaluations.glob("update-*.json"))
+        return [msgspec.json.decode(path.read_bytes(), type=Evaluation) for path in paths]
+
+
+def new_folder_name(env_id: str) -> str:
+    """`runs/textcraft-20260131-120000` for `AgentGym/TextCraft-v0`."""
+    short = env_id.partition("/")[2].rpartition("-v")[0] or env_id
+    return f"runs/{short.lower()}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def update_name(update: int) -> str:
+    """Name of what belongs to an update; names sort as numbers do."""
+    return f"update-{update:04d}"
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file that is never seen half written, however the process ends."""
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def replace_episodes(path: Path, episodes: Iterable[Trajectory]) -> None:
+    """Writes a file of trajectories in place of the one that may be there."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    trajectory.write(partial, episodes)
+    partial.replace(path)
+
+
+def _field(config: Config, name: str) -> Any:
+    section, key = name.split(".")
+    return getattr(getattr(config, section), key)
+
+
+def _pretty(value: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+
+
+def _installed(packages: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for name in packages:
+        try:
+            yield name, version(name)
+        except PackageNotFoundError:
+            yield name, "not installed"

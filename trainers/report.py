@@ -1,0 +1,78 @@
+"""What a finished run shows: the curve, and three lines to act on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from trainers.acting.evaluate import Evaluation, Interval, Way, gain, success
+
+
+def draw_curve(
+    path: Path, rows: Sequence[dict[str, Any]], evaluations: Sequence[Evaluation], title: str
+) -> None:
+    """Draws success over updates, the stages of the horizon behind it, held-out results with their intervals."""
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    _draw_stages(axes, rows)
+    updates = [row["update"] for row in rows]
+    axes.plot(updates, [row["success"] for row in rows], color="tab:blue", label="training items, sampled")
+    _draw_evaluations(axes, evaluations, "sampled", "tab:orange", "held-out items, sampled")
+    _draw_evaluations(axes, evaluations, "greedy", "tab:green", "held-out items, greedy")
+    axes.set(title=title, xlabel="update", ylabel="success rate", ylim=(-0.02, 1.02))
+    axes.legend(loc="best", frameon=False)
+    figure.savefig(path, dpi=120)
+
+
+def _draw_stages(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
+    for stage, (horizon, group) in enumerate(groupby(rows, key=lambda row: row["horizon"])):
+        updates = [row["update"] for row in group]
+        axes.axvspan(
+            updates[0] - 0.5, updates[-1] + 0.5, color="black", alpha=0.03 + 0.05 * (stage % 2), lw=0
+        )
+        axes.text(updates[0], 1.0, f"h = {horizon}", va="top", fontsize=8, color="0.4")
+
+
+def _draw_evaluations(
+    axes: Axes, evaluations: Sequence[Evaluation], way: Way, color: str, label: str
+) -> None:
+    if not evaluations:
+        return
+    updates = [evaluation.update for evaluation in evaluations]
+    points = [success(evaluation, way) for evaluation in evaluations]
+    below = [point.mean - point.low for point in points]
+    above = [point.high - point.mean for point in points]
+    means = [point.mean for point in points]
+    axes.errorbar(
+        updates, means, (below, above), color=color, marker="o", capsize=4, lw=1, ls=":", label=label
+    )
+
+
+def final_lines(folder: Path, recipe: str, before: Evaluation, after: Evaluation) -> list[str]:
+    """The three lines at the end of a run: what was gained, where everything is, what to do next."""
+    errors = before.env_errors + after.env_errors
+    apart = f"; {errors} attempts failed by the environment, counted apart" if errors else ""
+    items = len(after.results)
+    return [
+        f"Success on {items} held-out items: {_change(before, after, 'sampled')} sampled, "
+        f"{_change(before, after, 'greedy')} greedy (95% intervals over items{apart})",
+        f"Run folder: {folder} (curve.png, metrics.jsonl, trajectories/, checkpoints/)",
+        f"Next: python -m trainers @{folder / 'config.toml'} --rl.updates {2 * after.update}   (trains on)",
+    ]
+
+
+def _change(before: Evaluation, after: Evaluation, way: Way) -> str:
+    difference = gain(before, after, way)
+    return (
+        f"{percent(success(before, way))} -> {percent(success(after, way))}, {percent(difference, sign='+')}"
+    )
+
+
+def percent(interval: Interval, sign: str = "") -> str:
+    """`45.2% [38.0, 52.1]`"""
+    return f"{interval.mean:{sign}.1%} [{100 * interval.low:{sign}.1f}, {100 * interval.high:{sign}.1f}]"
