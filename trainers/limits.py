@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -96,7 +97,7 @@ def _stages(stages: tuple[int, ...]) -> Broken:
         yield "horizon.stages", "is empty, but needs at least one turn limit"
     elif min(stages) < 1:
         yield "horizon.stages", f"is {list(stages)}, but every turn limit must be at least 1"
-    elif any(later <= earlier for earlier, later in zip(stages, stages[1:], strict=False)):
+    elif any(later <= earlier for earlier, later in itertools.pairwise(stages)):
         yield "horizon.stages", f"is {list(stages)}, but the turn limits must increase"
 
 

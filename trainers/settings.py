@@ -190,10 +190,7 @@ def _elsewhere(key: str) -> str:
 
 def _has_type(setting: Setting, mistakes: list[str]) -> bool:
     hint = SECTIONS[setting.section][setting.key]
-    if typing.get_origin(hint) is dict:
-        good = isinstance(setting.value, dict)
-    else:
-        good = fits(setting.value, hint)
+    good = isinstance(setting.value, dict) if typing.get_origin(hint) is dict else fits(setting.value, hint)
     if not good:
         name = f"{setting.section}.{setting.key}"
         mistakes.append(f"{setting.source}: {name} is {setting.value!r}, but must be {_describe(hint)}")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-
-from gym_agents.trajectory import Outcome, Trajectory
 
 RESAMPLES = 10_000
 

@@ -1,0 +1,158 @@
+"""Recipes and flags: what is read, and what is said of mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainers.config import Config
+from trainers.settings import ConfigError, load, to_toml
+
+RECIPES = sorted((Path(__file__).parents[2] / "trainers" / "recipes").glob("*.toml"))
+
+
+def mistakes(*arguments: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(arguments)
+    return caught.value.mistakes
+
+
+def recipe(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    return f"@{path}"
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_loads_and_survives_a_round_trip(path: Path, tmp_path: Path) -> None:
+    config = load([f"@{path}"])
+    assert load([recipe(tmp_path, to_toml(config))]) == config
+
+
+def test_the_paper_is_followed_from_the_instruct_model_alone() -> None:
+    for path in RECIPES:
+        config = load([f"@{path}"])
+        if path.stem.endswith(("_fixed", "_scaling")):
+            assert (config.warm_start.steps, config.policy.lora_rank) == (0, 0)
+            assert config.rl.kl_coef == 0.001
+    assert load([f"@{RECIPES[0].parent}/textcraft_scaling.toml"]).horizon.stages == (10, 20, 30)
+    assert load([f"@{RECIPES[0].parent}/babyai_scaling.toml"]).horizon.stages == (6, 13, 20)
+
+
+def test_nothing_given_is_the_default() -> None:
+    assert load([]) == Config()
+
+
+def test_flags_win_over_the_recipe_and_are_read_by_their_type(tmp_path: Path) -> None:
+    config = load(
+        [
+            recipe(tmp_path, "[rl]\nupdates = 9\ngroups = 3\n[env]\noptions.distractors = 4\n"),
+            *(
+                "--rl.updates",
+                "3",
+                "--rl.learning_rate",
+                "1",
+                "--policy.model=0.5",
+                "--horizon.stages",
+                "4",
+                "8",
+            ),
+            *(
+                "--env.tasks",
+                "Depth1",
+                "Depth2",
+                "--run.deterministic",
+                "False",
+                "--env.options.grammar",
+                "bare",
+            ),
+        ]
+    )
+    assert (config.rl.updates, config.rl.groups) == (3, 3)
+    assert isinstance(config.rl.learning_rate, float)
+    assert config.policy.model == "0.5"
+    assert config.horizon.stages == (4, 8)
+    assert config.env.tasks == ("Depth1", "Depth2")
+    assert config.run.deterministic is False
+    assert config.env.options == {"distractors": 4, "grammar": "bare"}
+
+
+def test_every_mistake_is_named_at_once_with_its_place(tmp_path: Path) -> None:
+    """A misspelt setting must not be ignored: unslothai/unsloth PR 10452, meta-pytorch/torchtune PR 2979."""
+    text = """\
+learning_rat = 1e-5
+
+[policy]
+lora-r = 8
+updates = 3
+
+[horizon]
+every = -5
+stages = [10, 10, 30]
+
+[rl]
+group_size = "eight"
+"""
+    source = recipe(tmp_path, text)
+    place = source[1:]
+    assert mistakes(source, "--rl.stepz", "3", "--env.id", "AgentGym/Textcraft-v0", "--rl.epochs") == [
+        "--rl.epochs: needs a value",
+        f"{place}:1: unknown name 'learning_rat' at top level. Did you mean 'learning_rate' in [rl]?",
+        f"{place}:4: unknown key 'lora-r' in [policy]. Did you mean 'lora_rank'?",
+        f"{place}:5: unknown key 'updates' in [policy]. 'updates' belongs to [rl].",
+        f"{place}:12: rl.group_size is 'eight', but must be a whole number",
+        "--rl.stepz: unknown key 'stepz' in [rl]. Did you mean 'steps' in [warm_start]?",
+        f"{place}:8: horizon.every is -5, but must be at least 1",
+        f"{place}:9: horizon.stages is [10, 10, 30], but the turn limits must increase",
+        "--env.id: env.id is 'AgentGym/Textcraft-v0': Environment `Textcraft` doesn't exist in namespace "
+        "AgentGym. Did you mean: `TextCraft`?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[rl]\nupdates = 1\n\n\n\n\nepochs = = 2\n", ":7: is not TOML"),
+        ("[rl]\nupdates = true\n", ":2: rl.updates is True, but must be a whole number"),
+        ("[rl]\nlearning_rate = nan\n", ":2: rl.learning_rate is nan, but must be at least 0"),
+        ("[rl]\nlearning_rate = inf\n", ":2: rl.learning_rate is inf, but must be at least 0"),
+        (
+            "[horizon]\nstages = [4, -8]\n",
+            ":2: horizon.stages is [4, -8], but every turn limit must be at least 1",
+        ),
+        ("[horizon]\nstages = []\n", ":2: horizon.stages is empty"),
+        (
+            "[horizon]\nschedule = 'step'\n",
+            ":2: horizon.schedule is 'step', but must be one of 'fixed', 'stepwise'",
+        ),
+        ("policy = 'smollm2'\n", ":1: [policy] must be a table"),
+        ("rl.updats = 1\n", ":1: unknown key 'updats' in [rl]. Did you mean 'updates'?"),
+        ("[env.options]\ndistractor = 1\n", ":1: env.options cannot be used: unknown option 'distractor'"),
+        (
+            "[env]\ntasks = ['Depth9']\n",
+            ":2: env.tasks names 'Depth9', but AgentGym/TextCraft-v0 holds Depth1, ",
+        ),
+        ("[env]\nid = 'AgentGym/SciWorld-v0'\n", "backend is not built yet"),
+        ("[env]\nitems = 'nowhere.json'\n", ":2: env.items names 'nowhere.json', which is no file"),
+        ("[env]\nserver = 'http://a'\nreplicas = 2\n", ":3: env.replicas counts local servers"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(text: str, said: str, tmp_path: Path) -> None:
+    [mistake] = mistakes(recipe(tmp_path, text))
+    assert said in mistake
+
+
+def test_a_missing_recipe_is_named_beside_the_other_mistakes(tmp_path: Path) -> None:
+    (tmp_path / "textcraft.toml").write_text("")
+    missing, flag = mistakes(f"@{tmp_path}/textcraf.toml", "--rl.updates", "0")
+    assert (
+        "textcraf.toml: cannot be read: No such file or directory. Did you mean 'textcraft.toml'?" in missing
+    )
+    assert flag == "--rl.updates: rl.updates is 0, but must be at least 1"
+
+
+@pytest.mark.parametrize("word", ["textcraft", "-v"])
+def test_a_word_that_is_no_flag_is_refused(word: str) -> None:
+    [mistake] = mistakes(word)
+    assert mistake.startswith(f"{word}: not understood")
