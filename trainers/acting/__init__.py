@@ -1,0 +1,1 @@
+"""Policy and worlds in, trajectories out; knows nothing of losses."""

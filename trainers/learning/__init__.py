@@ -1,0 +1,1 @@
+"""Trajectories in, gradients out; knows nothing of worlds."""

@@ -1,0 +1,1 @@
+"""What generates replies: token ids in, token ids out."""
