@@ -1,0 +1,73 @@
+"""The scene in words and as plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from servers.babyai.game import Game, Thing, nearness
+from servers.babyai.sight import Sight
+
+
+def describe(game: Game) -> str:
+    """What is in view, from near to far, and what is carried.
+
+    Distances are in steps from the agent: `1 ahead` is right in front of it.
+    """
+    things = [
+        f"{_label(thing)} {_place(sight)}"
+        for sight in sorted(game.view, key=nearness)
+        if (thing := game.thing_at(sight.cell)) and sight.cell != game.cell
+    ]
+    lines = ["You see " + (", ".join(things + _wall_ahead(game)) or "only floor")]
+    if game.carried:
+        lines.append(f"You carry {game.carried.name}")
+    return "\n".join(lines)
+
+
+def view(game: Game) -> dict[str, Any]:
+    """The whole state as plain data, for a page to draw; `seen` tells what the agent knows of it."""
+    width, height = game.size
+    cells = [
+        {"kind": body.type, "colour": body.color, **_door_state(body)} if body else None
+        for body in game.cells
+    ]
+    return {
+        "mission": game.level.mission,
+        "width": width,
+        "height": height,
+        "cells": cells,
+        "seen": list(map(bool, game.seen)),
+        "in_view": [sight.cell for sight in game.view],
+        "names": {thing.name: thing.cell for thing in game.things.values()},
+        "agent": {"cell": game.cell, "direction": game.direction},
+        "carried": game.carried.name if game.carried else None,
+        "steps": game.steps,
+        "max_steps": game.level.max_steps,
+    }
+
+
+def _label(thing: Thing) -> str:
+    if thing.body.type != "door":
+        return thing.name
+    return f"{_door_state(thing.body)['state']} {thing.name}"
+
+
+def _door_state(body: Any) -> dict[str, str]:
+    if body.type != "door":
+        return {}
+    return {"state": "open" if body.is_open else "locked" if body.is_locked else "closed"}
+
+
+def _place(sight: Sight) -> str:
+    side = f"{abs(sight.right)} {'right' if sight.right > 0 else 'left'}" if sight.right else ""
+    ahead = f"{sight.ahead} ahead" if sight.ahead else ""
+    return f"{ahead} {side}".strip()
+
+
+def _wall_ahead(game: Game) -> list[str]:
+    """The wall straight ahead, where nothing stands before it."""
+    for sight in game.view:
+        body = game.cells[sight.cell] if sight.right == 0 and sight.ahead else None
+        if body is not None:
+            return [f"wall {sight.ahead} ahead"] if body.type == "wall" else []
+    return []
