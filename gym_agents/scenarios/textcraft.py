@@ -144,4 +144,6 @@ SCENARIO = Scenario(
     instruct=_instruct,
     command=_command,
     options=TextCraftOptions,
+    # All distractors that there are make 9,700; the goal stands at the end and must not be cut off.
+    max_observation_chars=12_000,
 )

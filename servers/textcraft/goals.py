@@ -38,18 +38,14 @@ def numbered(book: RecipeBook) -> tuple[str, ...]:
 def make_goal(book: RecipeBook, item: int, name: str, distractors: int) -> Goal:
     """The goal with its recipes; what is drawn depends on the item's number and on `distractors` alone."""
     rng = random.Random(item)
-    needed = _by_line(book.closure(name))
+    # Recipes go by their lines, since two files may hold the same one.
+    needed = {recipe.line: recipe for recipe in book.closure(name)}
     others = _distractors(book, needed, rng)
     drawn = rng.sample(sorted(others), min(distractors, len(others)))
     shown = [*needed.values(), *(others[line] for line in drawn)]
     shown.sort(key=lambda recipe: recipe.line)
     rng.shuffle(shown)
     return Goal(name, tuple(shown))
-
-
-def _by_line(recipes: list[Recipe]) -> dict[str, Recipe]:
-    """Recipes by what is shown of them: two files may hold the same one."""
-    return {recipe.line: recipe for recipe in recipes}
 
 
 def _distractors(book: RecipeBook, needed: dict[str, Recipe], rng: random.Random) -> dict[str, Recipe]:

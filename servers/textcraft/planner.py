@@ -18,8 +18,9 @@ class _Plan:
     crafts: tuple[Craft, ...]
 
     @property
-    def turns(self) -> int:
-        return len(self.gets) + len(self.crafts)
+    def cost(self) -> tuple[int, int]:
+        """Turns, then units fetched: of two equally short plans, the one that uses more of what is held."""
+        return len(self.gets) + len(self.crafts), sum(self.gets.values())
 
 
 def plan(book: RecipeBook, goal: str, held: Mapping[str, int]) -> list[Get | Craft]:
@@ -30,12 +31,12 @@ def plan(book: RecipeBook, goal: str, held: Mapping[str, int]) -> list[Get | Cra
     the shortest plan, not always the shortest.
     """
     start = _Plan(dict(held), {}, ())
-    best = min((_follow(book, start, recipe) for recipe in book.by_item[goal]), key=_turns)
+    best = min((_follow(book, start, recipe) for recipe in book.by_item[goal]), key=_cost)
     return [*(Get(count, item) for item, count in best.gets.items()), *best.crafts]
 
 
-def _turns(candidate: _Plan) -> int:
-    return candidate.turns
+def _cost(candidate: _Plan) -> tuple[int, int]:
+    return candidate.cost
 
 
 def _follow(book: RecipeBook, before: _Plan, recipe: Recipe) -> _Plan:
@@ -52,7 +53,7 @@ def _follow(book: RecipeBook, before: _Plan, recipe: Recipe) -> _Plan:
 def _set_aside(book: RecipeBook, before: _Plan, ingredient: Ingredient) -> tuple[str, _Plan]:
     """Takes an ingredient out of the stock, and says which item serves."""
     options = ((item, _stock_up(book, before, item, ingredient.count)) for item in ingredient.items)
-    item, after = min(options, key=lambda option: option[1].turns)
+    item, after = min(options, key=lambda option: option[1].cost)
     stock = after.stock | {item: after.stock[item] - ingredient.count}
     return item, _Plan(stock, after.gets, after.crafts)
 
@@ -65,7 +66,7 @@ def _stock_up(book: RecipeBook, before: _Plan, item: str, count: int) -> _Plan:
     if item in book.base:
         gets = before.gets | {item: before.gets.get(item, 0) + missing}
         return _Plan(before.stock | {item: count}, gets, before.crafts)
-    return min((_repeat(book, before, recipe, count) for recipe in book.by_item[item]), key=_turns)
+    return min((_repeat(book, before, recipe, count) for recipe in book.by_item[item]), key=_cost)
 
 
 def _repeat(book: RecipeBook, before: _Plan, recipe: Recipe, count: int) -> _Plan:
