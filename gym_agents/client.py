@@ -88,7 +88,9 @@ class Replica:
         """The address of a route; a local server that is not running is started."""
         if isinstance(self._server, str):
             return self._server.rstrip("/") + path
-        address = self._server.address or await asyncio.to_thread(self._server.start)
+        address = self._server.address
+        if address is None:
+            address = await asyncio.to_thread(self._server.start)
         return address + path
 
     @property
@@ -185,7 +187,7 @@ class Client:
                 odd = [hello for hello in greetings if hello.backend != greetings[0].backend]
                 if odd:
                     raise VersionMismatch(
-                        f"Replicas differ: {greetings[0].backend!r} and {odd[0].backend!r} cannot share a run."
+                        f"Replicas of {greetings[0].backend!r} and {odd[0].backend!r} cannot share a run."
                     )
                 self._hello = greetings[0]
                 self._renewal = asyncio.create_task(self._renew(self._hello.lease / 3))
@@ -414,7 +416,7 @@ def _error(answer: Answer) -> AgentGymError:
     return from_code(answer.code, answer.message, answer.retry_after)
 
 
-_backoff = tenacity.wait_exponential_jitter(initial=0.05, max=2.0, jitter=0.05)
+_backoff = tenacity.wait_exponential(multiplier=0.05, max=2.0)
 
 
 def _pause(state: tenacity.RetryCallState) -> float:

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from typing import IO
 
 from gym_agents.errors import ServerUnreachable
@@ -41,10 +42,17 @@ def local_server(world: str, number: int = 0, *, expert: bool = False) -> LocalS
 
 
 class LocalServer:
-    """One server process on a free port of the loopback interface."""
+    """One server process on a free port of the loopback interface.
 
-    def __init__(self, world: str, *, expert: bool = False) -> None:
+    Args:
+        world: a scenario's name, or `module:Class` of a world.
+        expert: whether it plays the expert too.
+        arguments: more of `python -m servers`' command line.
+    """
+
+    def __init__(self, world: str, *, expert: bool = False, arguments: Sequence[str] = ()) -> None:
         self.world = world
+        self._arguments = list(arguments)
         self.expert_token = secrets.token_hex(16) if expert else None
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
@@ -91,6 +99,7 @@ class LocalServer:
         announced, announce = os.pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         command = [sys.executable, "-m", "servers", self.world, "--port", "0"]
+        command += self._arguments
         command += ["--announce", str(announce), "--parent", str(child_end)]
         if self.expert_token:
             command += ["--expert", self.expert_token]
