@@ -23,7 +23,6 @@ from gym_agents import protocol as wire
 from gym_agents.errors import AgentGymError, BodyTooLarge, NotOffered, Unauthorized, UsageError
 from servers.attempt import list_items
 from servers.metrics import Metrics
-from servers.plain import clean
 from servers.sessions import Sessions
 from servers.world import World
 
@@ -297,7 +296,7 @@ def _decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
 
 def failed(error: AgentGymError) -> wire.Failed:
     """The error, as it travels."""
-    return wire.Failed(error.code, clean(error.message), error.retry_after)
+    return wire.Failed(error.code, wire.clean(error.message), error.retry_after)
 
 
 def _reply(message: msgspec.Struct) -> Response:

@@ -19,8 +19,9 @@ from gym_agents.errors import (
     WorldFailure,
 )
 from gym_agents.items import pick
+from gym_agents.protocol import clean
 from gym_agents.scenario import Invalid, Options, Scenario
-from servers.plain import clean, plain
+from servers.plain import plain
 from servers.world import Result, World
 
 log = logging.getLogger(__name__)
@@ -124,6 +125,12 @@ class Attempt:
             observation=self._text,
             info=plain(self._episode.info),
         )
+
+    def begun_by(self, call: wire.Reset) -> bool:
+        """Whether the call asks for this very attempt; it may name the item that the seed had picked."""
+        first = self.call
+        same = (call.episode, call.seed, call.split) == (first.episode, first.seed, first.split)
+        return same and call.item in (first.item, self.started.item)
 
     def step(self, call: wire.Step) -> wire.Stepped:
         """Plays the next turn, or answers the last one again.

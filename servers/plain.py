@@ -1,23 +1,13 @@
-"""What may cross the wire: well-formed Unicode, finite numbers, containers that nobody else holds."""
+"""Plain data of what a world hands out: finite numbers, whole Unicode, copies that nobody else holds."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def clean(text: str) -> str:
-    r"""The text with every lone surrogate replaced by U+FFFD; all else is kept, NUL included.
-
-    >>> clean("caf\u00e9 \x00 \ud83d!") == "caf\u00e9 \x00 \ufffd!"
-    True
-    """
-    return text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text)
+from gym_agents.protocol import clean
 
 
 def plain(value: Any) -> Any:

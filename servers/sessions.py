@@ -63,7 +63,7 @@ class Session:
         return self._attempt
 
     def _reset(self, call: wire.Reset) -> wire.Started:
-        if self._attempt is not None and call == self._attempt.call:
+        if self._attempt is not None and self._attempt.begun_by(call):
             return self._attempt.started
         if call.episode <= self._episode:
             raise TurnConflict(
@@ -233,16 +233,22 @@ class Sessions:
     async def _in_thread(self, session: Session, play: Callable[[Session], T]) -> T:
         async with session.lock:
             self._find(session.call.session)  # it may have been closed while this call waited
-            answer = await asyncio.get_running_loop().run_in_executor(self._threads, play, session)
+            answer = await self._threaded(play, session)
             session.touched = self._clock()
             return answer
 
     async def _undisturbed(self, work: Coroutine[Any, Any, T]) -> T:
         """Finishes the work even where the caller gives up: a session must not be played by two threads."""
+        return await asyncio.shield(self._background(work))
+
+    def _background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        return await asyncio.shield(task)
+        return task
+
+    async def _threaded(self, play: Callable[[Session], T], session: Session) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, play, session)
 
     async def _close(self, name: str) -> wire.Closed:
         if self.world.inline or name in self._closed:
@@ -252,7 +258,7 @@ class Sessions:
     async def _close_in_thread(self, name: str, session: Session) -> wire.Closed:
         async with session.lock:
             if name not in self._closed:
-                await asyncio.get_running_loop().run_in_executor(self._threads, session.close)
+                await self._threaded(Session.close, session)
                 self._forget(name)
         return wire.Closed(name)
 
@@ -270,4 +276,4 @@ class Sessions:
         if self.world.inline:
             session.close()
         else:
-            asyncio.get_running_loop().run_in_executor(self._threads, session.close)
+            self._background(self._threaded(Session.close, session))

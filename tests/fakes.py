@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -231,3 +232,29 @@ class LimitedWorld(CountingWorld):
     """Cuts its episodes itself."""
 
     episode = Limited
+
+
+class Fickle(Counting):
+    """Says which process it lives in: the same replies give another episode elsewhere."""
+
+    def step(self, command: str) -> Result:
+        result = super().step(command)
+        return Result(f"{result.observation} Process {os.getpid()}.", result.score)
+
+
+class FickleWorld(CountingWorld):
+    """Claims to be deterministic, and is not."""
+
+    episode = Fickle
+
+
+class UnrepeatableWorld(FickleWorld):
+    """Says that it cannot be replayed."""
+
+    replays = False
+
+
+class OtherVersionWorld(CountingWorld):
+    """The same scenario on another backend."""
+
+    backend = "counting 2.0"
