@@ -161,12 +161,7 @@ def blocking_threads(address: str, scripts: list[Script], seconds: float) -> flo
 
 def soak(scenario: str, server: LocalServer, scripts: list[Script], episodes: int) -> list[tuple[int, float]]:
     """Plays whole episodes; (episodes so far, resident MB of the server) ten times on the way."""
-    envs = gymnasium.make_vec(
-        env_id(scenario_row(scenario), None),
-        num_envs=len(scripts),
-        server=server.start(),
-        max_episode_steps=-1,
-    )
+    envs = open_vector(scenario, server.start(), len(scripts))
     replies = [tuple(f"Action: {command}" for command in turn) for turn in _turns(scripts)][:3]
     points = []
     rounds = -(-episodes // len(scripts))
