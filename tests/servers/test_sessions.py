@@ -411,9 +411,9 @@ class TestClose:
         for call in (act(1, "add 1"), wire.Reset("s", 2, seed=0), wire.Look("s", "text")):
             with pytest.raises(SessionClosed):
                 sessions.answer_now(call)
-        for call in (act(1, "add 1", name="t"), wire.Close("t")):
+        for unknown in (act(1, "add 1", name="t"), wire.Close("t")):
             with pytest.raises(SessionUnknown, match="lease of 10 s"):
-                sessions.answer_now(call)
+                sessions.answer_now(unknown)
         assert world.started[0].closed == 1
 
     def test_a_closed_name_is_remembered_for_a_lease(self) -> None:
