@@ -1,0 +1,95 @@
+"""The policy's weights in the form in which they decode fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from trainers.acting.engines.cache import ATTENTION
+
+
+class DecodingForm:
+    """A model that can enter the form in which the engine runs it, and leave it exactly as it was.
+
+    Inside, it is in evaluation mode and attends through the engine's cache. On a CPU its matrices are also
+    replaced by copies that hold the LoRA adapter folded in and lie column by column, which multiplies small
+    batches up to three times as fast. The trained weights are set aside untouched, so they come back bit for bit;
+    the copies cost the memory of the matrices once more.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self._copies: list[tuple[Tensor, Tensor]] | None = None
+        self._folded: list[LoraLayer] = []
+
+    def weights_changed(self) -> None:
+        """Drops the copies; the next entry makes new ones. Another active adapter is a change of weights too."""
+        self._copies, self._folded = None, []
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """The model in its decoding form, as long as the context lasts."""
+        if self._copies is None:
+            self._make_copies()
+        copies = self._copies or []
+        originals = [(parameter, parameter.data) for parameter, _ in copies]
+        training, attention = self._model.training, self._model.config._attn_implementation
+        try:
+            self._model.eval() if training else None
+            self._model.config._attn_implementation = ATTENTION
+            _swap(copies)
+            for layer in self._folded:
+                layer.merged_adapters = list(layer.active_adapters)
+            yield
+        finally:
+            for layer in self._folded:
+                layer.merged_adapters = []
+            _swap(originals)
+            self._model.config._attn_implementation = attention
+            self._model.train(training) if training else None
+
+    @torch.no_grad()
+    def _make_copies(self) -> None:
+        self._copies = []
+        if self._model.device.type != "cpu":
+            return
+        adapted = [module for module in self._model.modules() if _is_adapted_linear(module)]
+        inside = {child for module in adapted for child in module.modules()}
+        for layer in adapted:
+            self._copies.append((layer.get_base_layer().weight, _folded(layer)))
+        for module in self._model.modules():
+            if type(module) is nn.Linear and module not in inside:
+                self._copies.append((module.weight, _by_column(module.weight.data)))
+        self._folded = [layer for layer in adapted if not layer.disable_adapters]
+
+
+def _is_adapted_linear(module: nn.Module) -> bool:
+    return isinstance(module, LoraLayer) and type(module.get_base_layer()) is nn.Linear
+
+
+def _folded(layer: Any) -> Tensor:
+    """The layer's matrix plus its active adapter, by column."""
+    weight = layer.get_base_layer().weight
+    original = weight.data
+    if not layer.disable_adapters:
+        layer.merge(safe_merge=True)  # into a copy, which it puts in place of the original
+    try:
+        return _by_column(weight.data)
+    finally:
+        weight.data = original
+        layer.merged_adapters = []
+
+
+def _by_column(matrix: Tensor) -> Tensor:
+    return matrix.t().contiguous().t()
+
+
+def _swap(pairs: list[tuple[Tensor, Tensor]]) -> None:
+    for parameter, tensor in pairs:
+        parameter.data = tensor
