@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import msgspec
 
 from gym_agents import trajectory
 from gym_agents.trajectory import Trajectory
-from trainers.acting.evaluate import Evaluation
+from trainers.acting.evaluate import Evaluation, Way
 from trainers.config import Config
 from trainers.limits import changed_fields
 from trainers.settings import ConfigError, load, to_toml
@@ -50,24 +50,16 @@ class RunFolder:
         self.trajectories = path / "trajectories"
         self.evaluations = path / "evaluations"
 
-    @classmethod
-    def open(cls, config: Config) -> RunFolder:
-        """Makes the run's folder, or takes up the one that is there.
+    def demand_fit(self, config: Config) -> None:
+        """Refuses a configuration that the folder's content does not allow.
 
         Raises:
-            ConfigError: if the folder holds a run that was configured otherwise, or no run at all.
+            ConfigError: if the folder holds a run that was configured otherwise, or files but no run.
         """
-        folder = cls(Path(config.run.folder))
-        if folder.config.exists():
-            folder._demand_same(config)
-        elif folder.path.exists() and any(folder.path.iterdir()):
-            raise ConfigError([f"run.folder: {folder.path} holds files, but no run"])
-        for path in (folder.trajectories, folder.evaluations, folder.checkpoints):
-            path.mkdir(parents=True, exist_ok=True)
-        write_whole(folder.config, to_toml(config).encode())
-        return folder
-
-    def _demand_same(self, config: Config) -> None:
+        if not self.config.exists():
+            if self.path.exists() and any(self.path.iterdir()):
+                raise ConfigError([f"run.folder: {self.path} holds files, but no run"])
+            return
         before = load([f"@{self.config}"])
         changed = [name for name in changed_fields(before, config) if name not in MAY_CHANGE]
         if changed:
@@ -79,9 +71,12 @@ class RunFolder:
                 ]
             )
 
-    def write_versions(self, **more: str) -> None:
-        """Notes what the run runs on, so that a later reader can tell two runs apart."""
-        facts = {"python": platform.python_version(), "machine": platform.platform(), **more}
+    def make(self, config: Config, **versions: str) -> None:
+        """Makes what is not there yet, and notes the configuration and what the run runs on."""
+        for path in (self.trajectories, self.evaluations, self.checkpoints):
+            path.mkdir(parents=True, exist_ok=True)
+        write_whole(self.config, to_toml(config).encode())
+        facts = {"python": platform.python_version(), "machine": platform.platform(), **versions}
         write_whole(self.path / "versions.json", _pretty({**facts, **dict(_installed(PACKAGES))}))
 
     def append_metrics(self, row: dict[str, Any]) -> None:
@@ -107,13 +102,11 @@ class RunFolder:
         """Keeps the episodes of an update."""
         replace_episodes(self.trajectories / f"{update_name(update)}.jsonl", episodes)
 
-    def write_evaluation(
-        self, evaluation: Evaluation, greedy: Sequence[Trajectory], sampled: Sequence[Trajectory]
-    ) -> None:
+    def write_evaluation(self, evaluation: Evaluation, episodes: Mapping[Way, Sequence[Trajectory]]) -> None:
         """Keeps an evaluation: its episodes first, so that a result is never there without them."""
         name = update_name(evaluation.update)
-        replace_episodes(self.evaluations / f"{name}-greedy.jsonl", greedy)
-        replace_episodes(self.evaluations / f"{name}-sampled.jsonl", sampled)
+        for way, played in episodes.items():
+            replace_episodes(self.evaluations / f"{name}-{way}.jsonl", played)
         write_whole(self.evaluations / f"{name}.json", _pretty(msgspec.to_builtins(evaluation)))
 
     def read_evaluation(self, update: int) -> Evaluation | None:
@@ -127,10 +120,10 @@ class RunFolder:
         return [msgspec.json.decode(path.read_bytes(), type=Evaluation) for path in paths]
 
 
-def new_folder_name(env_id: str) -> str:
-    """`runs/textcraft-20260131-120000` for `AgentGym/TextCraft-v0`."""
-    short = env_id.partition("/")[2].rpartition("-v")[0] or env_id
-    return f"runs/{short.lower()}-{time.strftime('%Y%m%d-%H%M%S')}"
+def new_folder_name(env_id: str, command: str) -> str:
+    """`runs/textcraft-train-20260131-120000` for `AgentGym/TextCraft-v0`."""
+    short = env_id.rpartition("/")[2].rpartition("-v")[0] or env_id
+    return f"runs/{short.lower()}-{command}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def update_name(update: int) -> str:

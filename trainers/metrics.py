@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import fmean
 from typing import Any
 
 from gym_agents.trajectory import Outcome, Trajectory
+from trainers.acting.engines.base import Completion, Engine, Request
+from trainers.acting.groups import Harvest
+
+
+def describe_harvest(harvest: Harvest) -> dict[str, float]:
+    """What `describe_episodes` says of an update's episodes, and of its groups.
+
+    `groups` were played, of which `dropped_groups` were lost to the environment; `zero_variance` is the share
+    of the others whose scores are all equal.
+    """
+    usable = harvest.usable
+    return {
+        **describe_episodes(harvest.episodes),
+        "groups": len(harvest.groups),
+        "dropped_groups": len(harvest.groups) - len(usable),
+        "zero_variance": 1 - len(harvest.telling) / len(usable) if usable else 0.0,
+    }
 
 
 def describe_episodes(episodes: Sequence[Trajectory]) -> dict[str, float]:
@@ -55,6 +72,37 @@ class Stopwatch:
         """The seconds of each part since the last lap."""
         seconds, self.seconds = dict(self.seconds), defaultdict(float)
         return {part: round(value, 4) for part, value in seconds.items()}
+
+
+class TimedEngine:
+    """An engine whose time is taken, and whose tokens are counted by the lap."""
+
+    def __init__(self, engine: Engine, watch: Stopwatch) -> None:
+        self._engine = engine
+        self._watch = watch
+        self._counted = (0, 0)
+        self.max_context = engine.max_context
+        self.usage = engine.usage
+
+    def submit(self, request: Request) -> None:
+        self._engine.submit(request)
+
+    def collect(self) -> list[Completion]:
+        with self._watch("generation"):
+            return self._engine.collect()
+
+    def release(self, conversation: Hashable) -> None:
+        self._engine.release(conversation)
+
+    def sync(self, weight_version: int) -> None:
+        self._engine.sync(weight_version)
+
+    def lap(self) -> dict[str, int]:
+        """Tokens encoded and sampled since the last lap."""
+        now = (self.usage.encoded_tokens, self.usage.sampled_tokens)
+        encoded, sampled = now[0] - self._counted[0], now[1] - self._counted[1]
+        self._counted = now
+        return {"encoded_tokens": encoded, "sampled_tokens": sampled}
 
 
 def without_times(row: Mapping[str, Any]) -> dict[str, Any]:

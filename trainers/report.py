@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -10,13 +12,14 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from trainers.acting.evaluate import Evaluation, Interval, Way, gain, success
+from trainers.acting.evaluate import Evaluation, Way, gain, success
+from trainers.folder import RunFolder
+from trainers.screen import percent
 
 
-def draw_curve(
-    path: Path, rows: Sequence[dict[str, Any]], evaluations: Sequence[Evaluation], title: str
-) -> None:
-    """Draws success over updates, the stages of the horizon behind it, held-out results with their intervals."""
+def draw_curve(folder: RunFolder, title: str) -> None:
+    """Draws success over updates, the stages of the horizon behind it, held-out success with its intervals."""
+    rows, evaluations = folder.read_metrics(), folder.read_evaluations()
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     _draw_stages(axes, rows)
@@ -26,7 +29,7 @@ def draw_curve(
     _draw_evaluations(axes, evaluations, "greedy", "tab:green", "held-out items, greedy")
     axes.set(title=title, xlabel="update", ylabel="success rate", ylim=(-0.02, 1.02))
     axes.legend(loc="best", frameon=False)
-    figure.savefig(path, dpi=120)
+    figure.savefig(folder.curve, dpi=120)
 
 
 def _draw_stages(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
@@ -53,26 +56,19 @@ def _draw_evaluations(
     )
 
 
-def final_lines(folder: Path, recipe: str, before: Evaluation, after: Evaluation) -> list[str]:
+def final_lines(folder: Path, before: Evaluation, after: Evaluation) -> list[str]:
     """The three lines at the end of a run: what was gained, where everything is, what to do next."""
     errors = before.env_errors + after.env_errors
-    apart = f"; {errors} attempts failed by the environment, counted apart" if errors else ""
-    items = len(after.results)
+    apart = f"; {errors} attempts failed by the environment and are not counted" if errors else ""
+    python = os.path.relpath(sys.executable)
     return [
-        f"Success on {items} held-out items: {_change(before, after, 'sampled')} sampled, "
-        f"{_change(before, after, 'greedy')} greedy (95% intervals over items{apart})",
-        f"Run folder: {folder} (curve.png, metrics.jsonl, trajectories/, checkpoints/)",
-        f"Next: python -m trainers @{folder / 'config.toml'} --rl.updates {2 * after.update}   (trains on)",
+        f"Success on {len(after.results)} held-out items: {_change(before, after, 'sampled')} sampled, "
+        f"{_change(before, after, 'greedy')} greedy (95% intervals over items{apart}).",
+        f"Run folder: {folder} (curve.png, metrics.jsonl, trajectories/, evaluations/, checkpoints/).",
+        f"Next, train on: {python} -m trainers @{folder / 'config.toml'} --run.folder {folder} --rl.updates {2 * after.update}",
     ]
 
 
 def _change(before: Evaluation, after: Evaluation, way: Way) -> str:
-    difference = gain(before, after, way)
-    return (
-        f"{percent(success(before, way))} -> {percent(success(after, way))}, {percent(difference, sign='+')}"
-    )
-
-
-def percent(interval: Interval, sign: str = "") -> str:
-    """`45.2% [38.0, 52.1]`"""
-    return f"{interval.mean:{sign}.1%} [{100 * interval.low:{sign}.1f}, {100 * interval.high:{sign}.1f}]"
+    earlier, later = percent(success(before, way)), percent(success(after, way))
+    return f"{earlier} -> {later}, {percent(gain(before, after, way), sign='+')}"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+
+from gym_agents.trajectory import Outcome, Trajectory
+from trainers.acting.engines.base import Sampling
+from trainers.acting.rollout import Job
 
 RESAMPLES = 10_000
 
@@ -40,6 +44,47 @@ class Evaluation(msgspec.Struct, frozen=True):
     @property
     def env_errors(self) -> int:
         return sum(result.env_errors for result in self.results)
+
+
+class Play(Protocol):
+    """Whoever plays jobs: trajectories come in the order of the jobs."""
+
+    def __call__(self, jobs: Sequence[Job], *, sampling: Sampling) -> list[Trajectory]: ...
+
+
+def evaluate(
+    play: Play,
+    items: Sequence[int],
+    *,
+    attempts: int,
+    max_new_tokens: int,
+    seed: int,
+    update: int,
+    horizon: int | None,
+) -> tuple[Evaluation, dict[Way, list[Trajectory]]]:
+    """Plays each item once greedily and `attempts` times at temperature 1; gives the results and the episodes."""
+    ways: tuple[tuple[Way, float, int], ...] = (("greedy", 0.0, 1), ("sampled", 1.0, attempts))
+    episodes: dict[Way, list[Trajectory]] = {}
+    for way, temperature, times in ways:
+        jobs = [
+            Job(item=item, seed=seed, group=group, member=member, split="eval")
+            for group, item in enumerate(items)
+            for member in range(times)
+        ]
+        sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
+        episodes[way] = play(jobs, sampling=sampling)
+    results = tuple(_item_result(group, episodes) for group in range(len(items)))
+    return Evaluation(update, horizon, results), episodes
+
+
+def _item_result(group: int, episodes: Mapping[Way, Sequence[Trajectory]]) -> ItemResult:
+    own = {way: [episode for episode in played if episode.group == group] for way, played in episodes.items()}
+    done = {
+        way: tuple(e.success for e in mine if e.outcome is not Outcome.ENV_ERROR) for way, mine in own.items()
+    }
+    errors = sum(map(len, own.values())) - sum(map(len, done.values()))
+    first = own["greedy"][0]
+    return ItemResult(first.item_id, first.task, done["greedy"], done["sampled"], errors)
 
 
 class Interval(NamedTuple):

@@ -1,0 +1,129 @@
+"""Expert episodes, in the words that the agent itself is to use."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gym_agents.horizon import HorizonLimit
+from gym_agents.trajectory import Generation, Outcome, Trajectory, Turn
+from gym_agents.vector import Event
+from trainers.acting.agents import Agent, Prompt
+from trainers.acting.chat import ChatLayout
+from trainers.acting.engines.base import Completion
+from trainers.acting.sampler import Draw
+
+
+@dataclass
+class _Attempt:
+    """An expert's episode under way."""
+
+    draw: Draw
+    instruction: str = ""
+    task: str | None = None
+    item_id: str = ""
+    observation: str = ""
+    reply: str = ""
+    turns: list[Turn] = field(default_factory=list)
+
+
+def play_expert(envs: HorizonLimit, draws: Sequence[Draw]) -> list[Trajectory]:
+    """The expert's episode of each drawn training item, in order; those that it does not solve are left out.
+
+    Replies hold the action alone: no thought is put into an expert's mouth.
+
+    Args:
+        envs: on a server that plays the expert, without a turn limit.
+        draws: what to play.
+
+    Raises:
+        EnvironmentFailure: if the environment fails.
+        NotOffered: if the world has no expert.
+    """
+    waiting = deque(enumerate(draws))
+    under_way: dict[int, tuple[int, _Attempt]] = {}
+    solved: dict[int, Trajectory] = {}
+    _start(envs, list(range(envs.num_envs)), waiting, under_way)
+    while under_way:
+        for event in envs.recv():
+            number, attempt = under_way[event.index]
+            if event.error is not None:
+                raise event.error
+            _hear(attempt, event)
+            if not (event.terminated or event.truncated):
+                attempt.reply = f"Action: {envs.expert(event.index)}"
+                envs.send([event.index], [attempt.reply])
+                continue
+            if event.info["success"]:
+                solved[number] = _trajectory(attempt, envs, event)
+            del under_way[event.index]
+            _start(envs, [event.index], waiting, under_way)
+    return [solved[number] for number in sorted(solved)]
+
+
+def _start(
+    envs: HorizonLimit,
+    indices: Sequence[int],
+    waiting: deque[tuple[int, Draw]],
+    under_way: dict[int, tuple[int, _Attempt]],
+) -> None:
+    for index in indices:
+        if waiting:
+            number, draw = waiting.popleft()
+            under_way[index] = (number, _Attempt(draw))
+            envs.send_reset([index], seeds=[draw.seed], items=[draw.item], split="train")
+
+
+def _hear(attempt: _Attempt, event: Event) -> None:
+    if event.kind == "reset":
+        attempt.instruction, attempt.task = event.info["instruction"], event.info["task"]
+        attempt.item_id = event.info["item_id"]
+    else:
+        attempt.turns.append(
+            Turn(
+                observation=attempt.observation,
+                reply=attempt.reply,
+                reward=event.reward,
+                score=event.info["score"],
+                valid=event.info["valid"],
+                command=event.info["command"],
+            )
+        )
+    attempt.observation = event.observation
+
+
+def _trajectory(attempt: _Attempt, envs: HorizonLimit, last: Event) -> Trajectory:
+    return Trajectory(
+        scenario=envs.scenario.name,
+        task=attempt.task,
+        item_id=attempt.item_id,
+        seed=attempt.draw.seed,
+        options=envs.connection.plain_options,
+        instruction=attempt.instruction,
+        turns=tuple(attempt.turns),
+        final_observation=last.observation,
+        outcome=Outcome.SUCCESS,
+        score=last.info["score"],
+        group=attempt.draw.number,
+    )
+
+
+def as_sampled(episode: Trajectory, agent: Agent, layout: ChatLayout) -> Trajectory:
+    """A demonstration with the tokens that the agent would have been given and have sampled to play it.
+
+    The log-probabilities are left out: nobody sampled them.
+    """
+    play = agent.play(episode.instruction, episode.turns[0].observation)
+    observations = [*(turn.observation for turn in episode.turns[1:]), episode.final_observation]
+    step, turns = next(play), []
+    for turn, observation in zip(episode.turns, observations, strict=True):
+        assert isinstance(step, Prompt)
+        ids = layout.supervised(turn.reply)
+        generation = Generation(step.context_ids, ids, logprobs=(), fresh=step.fresh, part=step.part)
+        turns.append(msgspec.structs.replace(turn, generations=(generation,)))
+        play.send(Completion(None, ids, logprobs=(), finish="stop", weight_version=0))
+        step = play.send(observation)
+    return msgspec.structs.replace(episode, turns=tuple(turns))

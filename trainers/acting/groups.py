@@ -1,0 +1,73 @@
+"""The groups of one update: drawn, played, replaced where they cannot teach, dropped where the environment failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from gym_agents.trajectory import Outcome, Trajectory
+from trainers.acting.rollout import Job
+from trainers.acting.sampler import Draw, ItemSampler
+from trainers.config import RLConfig
+
+Group = list[Trajectory]
+"""Episodes of one item, which are compared with each other."""
+
+SAME_SCORE = 1e-6
+"""Scores of a group that lie within this are equal but for rounding."""
+
+
+@dataclass(frozen=True)
+class Harvest:
+    """All groups of an update."""
+
+    groups: list[Group]
+
+    @property
+    def episodes(self) -> list[Trajectory]:
+        """Everything that was played."""
+        return list(chain.from_iterable(self.groups))
+
+    @property
+    def usable(self) -> list[Group]:
+        """Groups in which no environment failed."""
+        return [group for group in self.groups if not any(map(_failed, group))]
+
+    @property
+    def telling(self) -> list[Group]:
+        """Usable groups whose scores differ: only these have a group-relative advantage."""
+        return [group for group in self.usable if _spread(group) > SAME_SCORE]
+
+
+def harvest(play: Callable[[list[Job]], list[Trajectory]], sampler: ItemSampler, config: RLConfig) -> Harvest:
+    """Plays `groups` groups of `group_size`; then up to `refill_groups` more in place of those that tell nothing.
+
+    All of it is a function of the sampler's state and of what `play` returns, which keeps the order of its jobs.
+    """
+    result = Harvest(_play(play, sampler.next(config.groups), config.group_size))
+    spare = config.refill_groups
+    while missing := min(spare, config.groups - len(result.telling)):
+        result.groups.extend(_play(play, sampler.next(missing), config.group_size))
+        spare -= missing
+    return result
+
+
+def _play(play: Callable[[list[Job]], list[Trajectory]], draws: Sequence[Draw], size: int) -> list[Group]:
+    episodes = play(
+        [
+            Job(item=draw.item, seed=draw.seed, group=draw.number, member=member, split="train")
+            for draw in draws
+            for member in range(size)
+        ]
+    )
+    return [episodes[start : start + size] for start in range(0, len(episodes), size)]
+
+
+def _failed(episode: Trajectory) -> bool:
+    return episode.outcome is Outcome.ENV_ERROR
+
+
+def _spread(group: Group) -> float:
+    scores = [episode.score for episode in group]
+    return max(scores) - min(scores)

@@ -1,0 +1,50 @@
+"""The worlds that a run plays in: the vector environment, its servers and its items."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import gymnasium
+
+from gym_agents.horizon import HorizonLimit
+from gym_agents.items import load_items
+from trainers.config import EnvConfig
+
+
+def make_worlds(config: EnvConfig, *, server: str = "", expert: bool = False) -> HorizonLimit:
+    """The vector environment of a run, without a turn limit until one is set.
+
+    Args:
+        config: what to play.
+        server: addresses in place of the configuration's.
+        expert: start a server of its own that plays the expert.
+    """
+    envs = gymnasium.make_vec(
+        config.id,
+        config.num_envs,
+        max_episode_steps=-1,
+        server=server or config.server or None,
+        replicas=1 if expert else config.replicas,
+        expert=expert,
+        **config.options,
+    )
+    assert isinstance(envs, HorizonLimit)
+    return envs
+
+
+def default_horizon(config: EnvConfig) -> int | None:
+    """The turn limit that the environment's id is registered with."""
+    return gymnasium.spec(config.id).max_episode_steps
+
+
+def training_items(envs: HorizonLimit, config: EnvConfig) -> tuple[int, ...]:
+    """The items to train on: the user's own list, else those of the tasks."""
+    if config.items:
+        return load_items(config.items, envs.numbering)
+    return split_items(envs, config.tasks, "train")
+
+
+def split_items(envs: HorizonLimit, tasks: Sequence[str], split: str) -> tuple[int, ...]:
+    """The items of a split: those of each task in turn, or all that the environment holds."""
+    return tuple(chain.from_iterable(envs.items(split, task) for task in tasks or (None,)))

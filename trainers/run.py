@@ -1,0 +1,190 @@
+"""What the phases of a run share: its parts, where it stands, and what it tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+
+from gym_agents.errors import UsageError
+from gym_agents.horizon import HorizonLimit
+from gym_agents.trajectory import Trajectory
+from trainers.acting.agents import Agent
+from trainers.acting.chat import ChatLayout
+from trainers.acting.engines.base import Sampling
+from trainers.acting.evaluate import Evaluation, evaluate
+from trainers.acting.groups import Harvest
+from trainers.acting.health import ErrorBudget
+from trainers.acting.rollout import Job, rollout
+from trainers.acting.sampler import ItemSampler
+from trainers.acting.worlds import default_horizon, split_items, training_items
+from trainers.checkpoint import Checkpoints, State, restore
+from trainers.config import Config
+from trainers.folder import RunFolder
+from trainers.metrics import Stopwatch, TimedEngine, describe_harvest
+from trainers.models import Policy
+from trainers.screen import Screen
+
+
+@dataclass
+class Run:
+    """A run of the trainer: its parts, and where it stands."""
+
+    config: Config
+    folder: RunFolder
+    accelerator: Accelerator
+    policy: Policy
+    optimizer: torch.optim.Optimizer
+    layout: ChatLayout
+    agent: Agent
+    engine: TimedEngine
+    envs: HorizonLimit
+    screen: Screen
+    watch: Stopwatch
+    state: State = field(default_factory=State)
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.folder.checkpoints)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process is the one that writes."""
+        return bool(self.accelerator.is_main_process)
+
+    def sampler(self) -> ItemSampler:
+        """The training items, from where the run stands."""
+        items = training_items(self.envs, self.config.env)
+        return ItemSampler(items, self.config.run.seed, self.state.drawn)
+
+    def resume(self) -> bool:
+        """Goes to the newest checkpoint; `False` if there is none.
+
+        What was noted of updates after it is dropped: they will be played again.
+        """
+        newest = self.checkpoints.newest()
+        if newest is None:
+            return False
+        self.state = restore(newest, self.policy, self.optimizer)
+        self.engine.sync(self.state.update)
+        if self.is_main:
+            self.folder.forget_after(self.state.update)
+        self.screen.say(f"Going on from {newest}.")
+        return True
+
+    # Acting.
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the order of episodes inside a batch is fixed: on a CPU, unless said otherwise."""
+        asked = self.config.run.deterministic
+        return self.accelerator.device.type == "cpu" if asked is None else asked
+
+    def play(
+        self, jobs: Sequence[Job], *, horizon: int | None, sampling: Sampling, update: int = 0
+    ) -> list[Trajectory]:
+        """Plays jobs, each process its share of the groups; every process gets all episodes, in the jobs' order.
+
+        Raises:
+            TooManyEnvErrors: as soon as more than `env.max_error_rate` of a process's share has failed.
+        """
+        processes, mine = self.accelerator.num_processes, self.accelerator.process_index
+        share = [job for job in jobs if job.group % processes == mine]
+        budget = ErrorBudget(self.config.env, len(share))
+        with self.screen.episodes(len(share)) as show:
+
+            def finished(episode: Trajectory) -> None:
+                show(episode)
+                budget.spend(episode)
+
+            episodes = rollout(
+                self.agent,
+                self.engine,
+                self.envs,
+                share,
+                horizon=horizon,
+                sampling=sampling,
+                update=update,
+                deterministic=self.deterministic,
+                on_episode=finished,
+            )
+        if processes == 1:
+            return episodes
+        places = {(job.group, job.member): place for place, job in enumerate(jobs)}
+        everyone: list[Trajectory] = gather_object(episodes)
+        return sorted(everyone, key=lambda episode: places[episode.group, episode.member])
+
+    def player(self, horizon: int, update: int) -> Callable[[list[Job]], list[Trajectory]]:
+        """How an update's jobs are played."""
+        how = self.config.sampling
+        sampling = Sampling(how.temperature, how.top_p, how.max_new_tokens)
+        return partial(self.play, horizon=horizon, sampling=sampling, update=update)
+
+    def evaluation(self, update: int) -> Evaluation:
+        """What the policy after so many updates makes of the held-out items: as the folder has it, or played now.
+
+        Evaluations draw as update 0 does, so that equal weights give equal episodes.
+
+        Raises:
+            UsageError: if it is neither in the folder nor of the policy as it stands.
+        """
+        known = self.folder.read_evaluation(update)
+        if known is not None:
+            return known
+        if update != self.state.update:
+            raise UsageError(
+                f"{self.folder.path} has lost its evaluation of update {update}: start a new run."
+            )
+        config = self.config.eval
+        horizon = config.horizon or default_horizon(self.config.env)
+        items = split_items(self.envs, config.tasks, "eval")[: config.limit or None]
+        self.screen.say(f"Evaluating {len(items)} held-out items, at most {horizon} turns each.")
+        evaluation, episodes = evaluate(
+            partial(self.play, horizon=horizon),
+            items,
+            attempts=config.attempts,
+            max_new_tokens=self.config.sampling.max_new_tokens,
+            seed=self.config.run.seed,
+            update=update,
+            horizon=horizon,
+        )
+        if self.is_main:
+            self.folder.write_evaluation(evaluation, episodes)
+        self.screen.evaluation(evaluation)
+        return evaluation
+
+    # Telling.
+
+    def start_lap(self) -> None:
+        """What is timed and counted from here on belongs to the next update."""
+        self.watch.lap()
+        self.engine.lap()
+
+    def record(self, update: int, horizon: int, harvest: Harvest, figures: dict[str, float]) -> None:
+        """Notes what an update did, in `metrics.jsonl`, in its trajectories and on the screen."""
+        row = {
+            "update": update,
+            "horizon": horizon,
+            **describe_harvest(harvest),
+            **figures,
+            **self.engine.lap(),
+            "seconds": self.watch.lap(),
+        }
+        if self.is_main:
+            self.folder.write_trajectories(update, harvest.episodes)
+            self.folder.append_metrics(row)
+        self.screen.update(row, self.config.rl.updates)
+
+    def advance(self, state: State) -> None:
+        """Moves on to a new state, and keeps it where a checkpoint is due."""
+        self.state = state
+        every, last = self.config.run.checkpoint_every, self.config.rl.updates
+        if self.is_main and (state.update % every == 0 or state.update == last):
+            self.checkpoints.save(state, self.policy, self.optimizer, keep=self.config.run.keep_checkpoints)
+        self.accelerator.wait_for_everyone()
+        if self.config.eval.every and state.update % self.config.eval.every == 0:
+            self.evaluation(state.update)

@@ -1,0 +1,72 @@
+"""What a person sees while a run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+
+from gym_agents.trajectory import Trajectory
+from trainers.acting.evaluate import Evaluation, Interval, success
+
+
+class Screen:
+    """One line for each thing that happened, and a live one for what is going on."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._console = Console(quiet=quiet, highlight=False, soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        """A line of its own."""
+        self._console.print(text, markup=False)
+
+    @contextmanager
+    def episodes(self, count: int) -> Iterator[Callable[[Trajectory], None]]:
+        """Counts finished episodes in a live line."""
+        done = solved = 0
+        with self._console.status(f"0/{count} episodes") as status:
+
+            def finished(episode: Trajectory) -> None:
+                nonlocal done, solved
+                done, solved = done + 1, solved + episode.success
+                status.update(f"{done}/{count} episodes, {solved} solved")
+
+            yield finished
+
+    def warm_start(self, step: int, steps: int, loss: float, success: float | None) -> None:
+        """A step of the warm start, and the sampled success where it was measured."""
+        measured = "" if success is None else f"  sampled success {success:4.0%}"
+        self.say(f"warm start {step:>3}/{steps}  loss {loss:.3f}{measured}")
+
+    def update(self, row: dict[str, Any], updates: int) -> None:
+        """An update's figures."""
+        seconds = row["seconds"]
+        generating = seconds["generation"] / seconds["acting"] if seconds["acting"] else 0.0
+        errors = f"  env errors {row['env_errors']}" if row["env_errors"] else ""
+        self.say(
+            f"update {row['update']:>3}/{updates}  h {row['horizon']:>2}  success {row['success']:4.0%}  "
+            f"score {row['score']:.2f}  turns {row['turns']:4.1f}  cut {row['horizon_cut']:4.0%}  "
+            f"equal groups {row['zero_variance']:4.0%}{errors}  | acting {seconds['acting']:.1f} s "
+            f"({generating:.0%} generating), learning {seconds['learning']:.1f} s"
+        )
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """Success of an evaluation, and the attempts that the environment failed beside it."""
+        errors = (
+            f"; {evaluation.env_errors} attempts failed by the environment" if evaluation.env_errors else ""
+        )
+        self.say(
+            f"Held-out success after {evaluation.update} updates: {percent(success(evaluation, 'greedy'))} greedy, "
+            f"{percent(success(evaluation, 'sampled'))} sampled{errors}"
+        )
+
+
+def percent(interval: Interval, sign: str = "") -> str:
+    """A rate with its interval.
+
+    >>> percent(Interval(0.452, 0.38, 0.521))
+    '45.2% [38.0, 52.1]'
+    """
+    return f"{interval.mean:{sign}.1%} [{100 * interval.low:{sign}.1f}, {100 * interval.high:{sign}.1f}]"
