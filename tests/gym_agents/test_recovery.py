@@ -212,19 +212,31 @@ def test_the_client_drops_idle_connections_before_the_server_does() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_long_pauses_break_nothing(server: LocalServer) -> None:
-    """marin-community/marin PR 2818, open-webui/open-terminal PR 148: a reset after a training update."""
-    envs = make_vector_env(64, WORLD, server=server.start())
-    envs.reset(seed=0, options={"item": 0})
+@pytest.mark.timeout(240)
+def test_pauses_of_any_length_break_nothing(server: LocalServer) -> None:
+    """NVIDIA-NeMo/Gym PR 1555, marin-community/marin PR 2818: a reset after a training update."""
+    idle = (16, 31, 61, 76)
+    # a deadline of its own gives each vector a client, and connections, of its own
+    vectors = {s: make_vector_env(64, WORLD, server=server.start(), deadline=100.0 + s) for s in idle}
+    for envs in vectors.values():
+        envs.reset(seed=0, options={"item": 0})
+        envs.step([ADD] * 64)
+    started = time.monotonic()
+    for seconds, envs in vectors.items():
+        time.sleep(max(0.0, started + seconds - time.monotonic()))
+        assert_next_step_is(envs, turn=2)
     rng = random.Random(0)
-    pauses = [*(rng.uniform(4.8, 5.2) for _ in range(4)), 16, 31, 61, 76]
-    for turn, pause in enumerate(pauses, start=1):
-        time.sleep(pause)
-        observations, *_ = envs.step(["Action: add 0"] * 64)
-        assert observations == ("The count is 0.",) * 64
-        assert all(len(lane.session._played) == turn + 1 for lane in envs.env._lanes)
-    envs.close()
+    for turn in range(3, 9):
+        time.sleep(rng.uniform(4.8, 5.2))
+        assert_next_step_is(vectors[76], turn)
+    for envs in vectors.values():
+        envs.close()
+
+
+def assert_next_step_is(envs: HorizonLimit, turn: int) -> None:
+    observations, *_ = envs.step([ADD] * 64)
+    assert observations == (f"The count is {turn}.",) * 64
+    assert all(len(lane.session._played) == turn + 1 for lane in envs.env._lanes)
 
 
 def test_replicas_of_different_backends_do_not_mix(server: LocalServer) -> None:
