@@ -8,6 +8,7 @@ a locked one sends it for the key, an object is carried off. Where nothing known
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from minigrid.core.actions import Actions
 from minigrid.envs.babyai.core import verifier
@@ -27,7 +28,7 @@ def next_move(game: Game) -> str:
     """The expert's move from here.
 
     Raises:
-        NotOffered: where its plan ends, which happens in none of the six tasks' items that were tried.
+        NotOffered: where its plan ends: nothing is left to explore, or to put down what it carries.
     """
     part = pending(game.level.instrs)
     if isinstance(part, verifier.GoToInstr):
@@ -39,7 +40,7 @@ def next_move(game: Game) -> str:
     return _put_next(game, part)
 
 
-def pending(instr: verifier.Instr) -> verifier.ActionInstr:
+def pending(instr: Any) -> Any:
     """The part of the mission that has to be done next.
 
     "a, then b" begins with a, "a after you b" with b; "a and b" may be done in any order.
@@ -80,27 +81,42 @@ def _put_next(game: Game, part: verifier.PutNextInstr) -> str:
     path = way(game, _cells(fixed)) or []
     obstacle = first_obstacle(game, path)
     if movable and obstacle and obstacle not in movable:
-        return _clear(game, obstacle, frozenset())  # both hands may be needed for it, so it comes first
+        return _clear(game, obstacle, path)  # both hands may be needed for it, so it comes first
+    if game.carried:
+        return _put_down(game, path)
     return _reach(game, movable, "pick up")
 
 
 def _bring(game: Game, fixed: Sequence[Thing]) -> str:
     """One move towards dropping what is carried next to one of the things."""
     beside = {cell + stride for cell in _cells(fixed) for stride in game.strides}
-    return _place(game, lambda cell, front: front in beside) or _reach(game, fixed, "go to")
+    if move := _place(game, lambda cell, front: front in beside):
+        return move
+    path = way(game, _cells(fixed)) or []
+    obstacle = first_obstacle(game, path)
+    return _clear(game, obstacle, path) if obstacle else _explore(game)
 
 
-def _put_down(game: Game) -> str:
-    """One move towards dropping what is carried where it bars no door."""
-    doors = {thing.cell for thing in game.things.values() if thing.body.type == "door"}
+def _put_down(game: Game, path: Sequence[int] = ()) -> str:
+    """One move towards dropping what is carried off the path, and where it parts nothing if possible."""
 
-    def bars_none(cell: int, front: int) -> bool:
-        return all(front + stride not in doors for stride in game.strides)
+    def parts_nothing(cell: int, front: int) -> bool:
+        return front not in path and not _is_passage(game, front)
 
-    move = _place(game, bars_none) or _place(game, lambda cell, front: True)
+    move = _place(game, parts_nothing) or _place(game, lambda cell, front: front not in path)
     if move is None:
         raise NotOffered("The expert finds no place to put down what it carries.")
     return move
+
+
+def _is_passage(game: Game, cell: int) -> bool:
+    """Whether an object in the cell would bar a door or part the open cells around it."""
+    if any((thing := game.thing_at(cell + stride)) and thing.body.type == "door" for stride in game.strides):
+        return True
+    width = game.size[0]
+    ring = (1, width + 1, width, width - 1, -1, -width - 1, -width, 1 - width)
+    is_open = [game.is_open(cell + offset) for offset in ring]
+    return sum(is_open[i] != is_open[i - 1] for i in range(len(ring))) > 2
 
 
 def _place(game: Game, goal: Goal) -> str | None:
@@ -121,20 +137,22 @@ def _reach(game: Game, targets: Sequence[Thing], verb: str, avoid: _Avoid = froz
     if path is None:
         return _explore(game, avoid)
     if obstacle := first_obstacle(game, path):
-        return _clear(game, obstacle, avoid)
+        return _clear(game, obstacle, path, avoid)
     target = next(thing for thing in targets if thing.cell == path[-1])
     if verb == "open" and target.body.is_locked and not holds_key(game, target):
-        return _clear(game, target, avoid)
+        return _clear(game, target, path, avoid)
     if verb == "pick up" and game.carried:
-        return _put_down(game)
+        return _put_down(game, path)
     return f"{verb} {target.name}"
 
 
-def _clear(game: Game, obstacle: Thing, avoid: _Avoid) -> str:
-    """One move towards getting the obstacle out of the way."""
+def _clear(game: Game, obstacle: Thing, path: Sequence[int], avoid: _Avoid = frozenset()) -> str:
+    """One move towards getting the path's obstacle out of the way."""
     assert obstacle.cell is not None
     if obstacle.body.type != "door":
-        return _put_down(game) if game.carried else f"pick up {obstacle.name}"
+        # A free way may be found by looking around the room before anything is moved.
+        look = best_look(game, through_doors=False)
+        return look or (_put_down(game, path) if game.carried else f"pick up {obstacle.name}")
     if not obstacle.body.is_locked or holds_key(game, obstacle):
         return f"go through {obstacle.name}"
     keys = [thing for thing in game.things.values() if thing.cell and is_key(thing, obstacle)]
@@ -148,9 +166,9 @@ def _explore(game: Game, avoid: _Avoid = frozenset(), *, through_doors: bool = T
     unseen = {cell for cell, seen in enumerate(game.seen) if not seen}
     path = way(game, unseen, avoid)
     obstacle = first_obstacle(game, path) if path else None
-    if obstacle is None:
+    if path is None or obstacle is None:
         raise NotOffered("The expert has nothing left to explore.")
-    return _clear(game, obstacle, avoid)
+    return _clear(game, obstacle, path, avoid)
 
 
 def _known(game: Game, desc: verifier.ObjDesc) -> list[Thing]:

@@ -68,15 +68,17 @@ def _long_move(game: Game, thing: Thing, through_doors: bool) -> _Pose | None:
         actions = plan(game, move)
     except Refused:
         return None
-    return _Pose(1, move, *_end(game, actions))
+    return _Pose(1, move, *_end(game, actions, thing))
 
 
-def _end(game: Game, actions: list[Actions]) -> tuple[int, int]:
+def _end(game: Game, actions: list[Actions], thing: Thing) -> tuple[int, int]:
+    """The pose in which the actions leave the agent; an object behind a door stops it in the doorway."""
     cell, direction = game.cell, game.direction
     for action in actions:
-        if action == Actions.forward:
-            cell += game.strides[direction]
-        elif action != Actions.toggle:
+        ahead = cell + game.strides[direction]
+        if action == Actions.forward and (ahead == thing.cell or not game.seen[ahead] or game.is_open(ahead)):
+            cell = ahead
+        elif action in (Actions.left, Actions.right):
             direction = (direction + (1 if action == Actions.right else -1)) % 4
     return cell, direction
 
@@ -89,8 +91,7 @@ def _promise(game: Game, pose: _Pose) -> int:
             return True
         if not game.seen[cell]:
             return not _on_wall_line(game, cell)
-        body = game.cells[cell]
-        return body is None or bool(body.see_behind())
+        return game.is_clear(cell)
 
     sights = field_of_view(game.size, pose.cell, pose.direction, is_clear)
     return sum(not game.seen[sight.cell] for sight in sights)
@@ -98,5 +99,5 @@ def _promise(game: Game, pose: _Pose) -> int:
 
 def _on_wall_line(game: Game, cell: int) -> bool:
     """Rooms are squares in a grid, so walls can only stand on its lines."""
-    side = game.level.room_size - 1
+    side: int = game.level.room_size - 1
     return cell % game.size[0] % side == 0 or cell // game.size[0] % side == 0

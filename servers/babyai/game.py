@@ -85,6 +85,11 @@ class Game:
         body = self.cells[cell]
         return bool(self.seen[cell]) and (body is None or body.can_overlap())
 
+    def is_clear(self, cell: int) -> bool:
+        """Whether light passes through the cell."""
+        body = self.cells[cell]
+        return body is None or bool(body.see_behind())
+
     def thing_at(self, cell: int) -> Thing | None:
         """The thing in a cell, if it has been seen."""
         return self._by_body.get(id(self.cells[cell]))
@@ -107,7 +112,7 @@ class Game:
 
     def _look(self) -> None:
         """Marks what is in view as seen; new things are named from near to far."""
-        self.view = field_of_view(self.size, self.cell, self.direction, self._is_clear)
+        self.view = field_of_view(self.size, self.cell, self.direction, self.is_clear)
         for sight in self.view:
             self.seen[sight.cell] = 1
         if self.level.carrying:
@@ -116,10 +121,6 @@ class Game:
             body = self.cells[sight.cell]
             if body is not None and body.type != "wall":
                 self._meet(body, sight.cell)
-
-    def _is_clear(self, cell: int) -> bool:
-        body = self.cells[cell]
-        return body is None or body.see_behind()
 
     def _meet(self, body: Any, cell: int | None) -> None:
         """Notes where a thing is, and names it when it is new."""

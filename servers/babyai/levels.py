@@ -76,8 +76,7 @@ def build(item: int) -> Any:
     """The item's level, generated and ready to play: a Minigrid environment without wrappers."""
     name = LEVELS[level_number(item) - 1]
     spec = gymnasium.spec(f"BabyAI-{name}-{_VERSIONS.get(name, 'v0')}")
-    assert spec.entry_point is not None
-    level: Any = load_env_creator(spec.entry_point)(**spec.kwargs)
+    level: Any = load_env_creator(str(spec.entry_point))(**spec.kwargs)
     # The text is made from the grid; Minigrid's encoded image would take most of a step's time.
     level.gen_obs = dict
     with contextlib.redirect_stdout(io.StringIO()):  # the generator prints each layout that it rejects

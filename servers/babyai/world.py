@@ -19,7 +19,7 @@ from servers.world import Episode, Result, World
 SEEDS = {"train": range(45), "eval": range(45, 50)}
 """The seeds of each split, the same for every level."""
 
-_TASK_OF_LEVEL = {level: task.name for task in scenario_row("babyai").tasks for level in task.parts}
+_TASK_OF_LEVEL = {int(level): task.name for task in scenario_row("babyai").tasks for level in task.parts}
 _ENDINGS = {"success": "The goal is reached.", "failure": "The mission has failed."}
 
 
