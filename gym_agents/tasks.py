@@ -6,6 +6,7 @@ import importlib
 from dataclasses import dataclass
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 
 from gym_agents.errors import BackendMissing, UnknownTask, near_match
 from gym_agents.scenario import Scenario
@@ -175,6 +176,19 @@ def load_scenario(row: ScenarioRow) -> Scenario:
 def env_id(row: ScenarioRow, task: str | None) -> str:
     """The Gymnasium id of a task, or of the whole scenario."""
     return f"{NAMESPACE}/{row.title}{f'-{task}' if task else ''}-v0"
+
+
+def find_spec(id: str) -> EnvSpec:
+    """The spec of an id; `module:Id` imports the module first, as `gymnasium.make` does.
+
+    Raises:
+        gymnasium.error.Error: if no such id is registered, with the nearest one.
+        ImportError: if the module cannot be imported.
+    """
+    module, _, name = id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    return gymnasium.spec(name)
 
 
 def register_all() -> None:

@@ -15,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec
 from gym_agents.connect import load_world_scenario
 from gym_agents.errors import AgentGymError, OptionError, near_match
 from gym_agents.scenario import make_options
-from gym_agents.tasks import SCENARIOS
+from gym_agents.tasks import SCENARIOS, find_spec
 from trainers.config import Config
 
 Broken = Iterator[tuple[str, str]]
@@ -111,7 +111,7 @@ def _files(config: Config) -> Broken:
 def _environment(config: Config) -> Broken:
     """The id, its tasks and its options."""
     try:
-        spec = gymnasium.spec(config.env.id)
+        spec = find_spec(config.env.id)
         scenario = load_world_scenario(spec.kwargs.get("scenario", ""))
     except (gymnasium.error.Error, AgentGymError, ImportError) as error:
         yield "env.id", f"is {config.env.id!r}: {error}"

@@ -9,6 +9,7 @@ import gymnasium
 
 from gym_agents.horizon import HorizonLimit
 from gym_agents.items import load_items
+from gym_agents.tasks import find_spec
 from trainers.config import EnvConfig
 
 
@@ -35,7 +36,7 @@ def make_worlds(config: EnvConfig, *, server: str = "", expert: bool = False) ->
 
 def default_horizon(config: EnvConfig) -> int | None:
     """The turn limit that the environment's id is registered with."""
-    return gymnasium.spec(config.id).max_episode_steps
+    return find_spec(config.id).max_episode_steps
 
 
 def training_items(envs: HorizonLimit, config: EnvConfig) -> tuple[int, ...]:
