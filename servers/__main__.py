@@ -105,20 +105,19 @@ def command_line(settings: Settings) -> list[str]:
 
 def serve_one(settings: Settings, port: int) -> NoReturn:
     """Serves in this process."""
-    world = load_world(settings.world)
-    app = create_app(
-        world,
-        token=settings.token,
-        expert_token=settings.expert,
-        lease=settings.lease,
-        max_sessions=settings.max_sessions,
-        threads=settings.threads,
-    )
-    bound = listen(settings.host, port)
-    server = Server(app, report=lambda listening: report(settings, [listening]))
-    if settings.parent is not None:
-        follow_parent(settings.parent, server.stop)
-    run(server, bound)
+    with listen(settings.host, port) as bound:
+        app = create_app(
+            load_world(settings.world),
+            token=settings.token,
+            expert_token=settings.expert,
+            lease=settings.lease,
+            max_sessions=settings.max_sessions,
+            threads=settings.threads,
+        )
+        server = Server(app, report=lambda listening: report(settings, [listening]))
+        if settings.parent is not None:
+            follow_parent(settings.parent, server.stop)
+        run(server, bound)
 
 
 def serve_replicas(settings: Settings, port: int) -> int:

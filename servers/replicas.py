@@ -97,10 +97,11 @@ def supervise(
         follow_parent(parent, lambda: os.kill(os.getpid(), signal.SIGTERM))
     replicas: list[Replica] = []
     try:
-        replicas.append(Replica(command_line, port))
-        replicas[0].wait_until_up()  # a mistake shows once, not once a replica
-        replicas += [Replica(command_line, port and port + index) for index in range(1, number)]
-        report([replica.wait_until_up() for replica in replicas])
+        for index in range(number):
+            replicas.append(Replica(command_line, port and port + index))
+            if index == 0:
+                listening = [replicas[0].wait_until_up()]  # a mistake shows once, not once a replica
+        report(listening + [replica.wait_until_up() for replica in replicas[1:]])
         while True:
             time.sleep(POLL_SECONDS)
             replicas[:] = [replica.keep_up() for replica in replicas]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
+import logging
 import os
 import socket
 import sys
@@ -44,8 +46,9 @@ def load_world(target: str) -> World:
 
 
 def _missing(row: ScenarioRow, error: ModuleNotFoundError) -> BackendMissing:
+    package = (error.name or "").partition(".")[0]
     return BackendMissing(
-        f"{row.title} needs the package {error.name!r}, which is not installed: "
+        f"{row.title} needs the package {package!r}, which is not installed: "
         f"pip install 'gym-agents[{row.name}]'."
     )
 
@@ -130,6 +133,7 @@ class Server(uvicorn.Server):
             )
         )
         self._report = report
+        logging.getLogger("uvicorn.error").addFilter(_is_no_cut_off_step)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listens, then says so."""
@@ -140,6 +144,11 @@ class Server(uvicorn.Server):
     def stop(self) -> None:
         """Ends `run`, soon; may be called from any thread."""
         self.should_exit = True
+
+
+def _is_no_cut_off_step(record: logging.LogRecord) -> bool:
+    """A request that is cut off because the server stops is no mistake, and needs no traceback."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
 
 
 def run(server: Server, bound: socket.socket) -> NoReturn:

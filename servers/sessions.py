@@ -25,7 +25,7 @@ from servers.world import World
 
 T = TypeVar("T")
 
-SHUTDOWN_GRACE = 2.0
+SHUTDOWN_GRACE = 1.0
 """Seconds that running steps may take to finish when the server stops."""
 
 
