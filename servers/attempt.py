@@ -48,9 +48,13 @@ worlds_fault = _WorldsFault()
 
 
 def _first_cause(error: BaseException) -> BaseException:
-    while (earlier := error.__cause__ or error.__context__) is not None:
-        error = earlier
-    return error
+    """The end of the chain of causes; an error may name itself as its own cause."""
+    chain: list[BaseException] = []
+    earlier: BaseException | None = error
+    while earlier is not None and earlier not in chain:
+        chain.append(earlier)
+        earlier = earlier.__cause__ or (None if earlier.__suppress_context__ else earlier.__context__)
+    return chain[-1]
 
 
 def choose_item(world: World, task: str | None, call: wire.Reset) -> int:
