@@ -9,11 +9,13 @@ from gym_agents.scenario import Command, Invalid, Options, Scenario
 COLOURS = ("red", "green", "blue", "purple", "yellow", "grey")
 KINDS = ("ball", "box", "key", "door")
 
-_INSTRUCTION = """\
-You are in a grid of rooms. Reach the goal with few moves. You see only what lies in front of you.
-Moves: turn left, turn right, move forward, go to X, pick up X, drop, open X, toggle, go through X
-X is an object by name, such as red ball 1. "go through" opens its door first; a locked door needs a key \
-of its colour in hand. "toggle" opens or closes what is right in front of you.
+_MOVES = "turn left, turn right, move forward, go to X, pick up X, drop, open X, go through X, toggle"
+_INSTRUCTION = f"""\
+You are in a grid of rooms. Reach the goal in few moves. Each line you see names a thing ahead of you and \
+the steps to it, nearest first.
+Moves: {_MOVES}
+X is a name you have seen, such as red ball 1. go through also opens its door. A locked door needs a key \
+of its colour in hand. toggle opens or closes what is right in front of you.
 """
 _REACT = """\
 Reply with a short thought and one move:
@@ -21,10 +23,10 @@ Thought: the red ball is in view
 Action: go to red ball 1"""
 _BARE = "Reply with one move alone, such as: go to red ball 1"
 
-_ALONE = re.compile(r"(turn left|turn right|move forward|drop|toggle)")
-_ON_OBJECT = re.compile(
+_ALONE = re.compile(r"turn left|turn right|move forward|drop|toggle")
+_ON_THING = re.compile(
     r"(go to|pick ?up|open|go through) "
-    rf"(?:the )?((?:{'|'.join(COLOURS)}) (?:{'|'.join(KINDS)})(?: [1-9][0-9]{{0,3}})?)"
+    rf"(?:(?:the|an?) )?((?:{'|'.join(COLOURS)}) (?:{'|'.join(KINDS)})(?: [1-9][0-9]{{0,3}})?)"
 )
 
 
@@ -34,25 +36,24 @@ def instruct(options: Options) -> str:
 
 
 def command(line: str, options: Options) -> Command | Invalid:
-    """Reads one move; the world, not the grammar, knows which objects there are.
+    """Reads one move. Which things there are is the world's to say, not the grammar's.
 
-    >>> command("Go to the  red ball 1.", Options())
+    The number of a thing may be left out; the world takes it if it knows only one that fits.
+
+    >>> command("Go to  the red ball 1.", Options())
     Command(text='go to red ball 1')
     >>> command("pickup grey key", Options())
     Command(text='pick up grey key')
     >>> command("dance", Options()).reason
     'There is no such move. Moves: turn left, turn right, move forward, go to X, pick up X, drop, open X, \
-toggle, go through X, with X an object such as red ball 1.'
+go through X, toggle, with X a name such as red ball 1.'
     """
-    text = " ".join(line.lower().split()).rstrip(".")
+    text = " ".join(line.lower().split()).removesuffix(".")
     if _ALONE.fullmatch(text):
         return Command(text)
-    match = _ON_OBJECT.fullmatch(text)
+    match = _ON_THING.fullmatch(text)
     if match is None:
-        return Invalid(
-            "There is no such move. Moves: turn left, turn right, move forward, go to X, pick up X, drop, "
-            "open X, toggle, go through X, with X an object such as red ball 1."
-        )
+        return Invalid(f"There is no such move. Moves: {_MOVES}, with X a name such as red ball 1.")
     return Command(f"{match[1].replace('pickup', 'pick up')} {match[2]}")
 
 

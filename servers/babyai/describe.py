@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from servers.babyai.game import Game, Thing, nearness
+from servers.babyai.game import Game, Thing
 from servers.babyai.sight import Sight
 
 
 def describe(game: Game) -> str:
-    """What is in view, from near to far, and what is carried.
+    """What is in view, one thing a line from near to far, and what is carried.
 
-    Distances are in steps from the agent: `1 ahead` is right in front of it.
+    Distances are in steps: `1 ahead` is right in front of the agent, `1 left` right beside it.
     """
-    things = [
-        f"{_label(thing)} {_place(sight)}"
-        for sight in sorted(game.view, key=nearness)
-        if (thing := game.thing_at(sight.cell)) and sight.cell != game.cell
-    ]
-    lines = ["You see " + (", ".join(things + _wall_ahead(game)) or "only floor")]
+    lines = [f"{_label(thing)}: {_place(sight)}" for thing, sight in game.in_sight if sight.cell != game.cell]
+    lines += _wall_ahead(game)
     if game.carried:
         lines.append(f"You carry {game.carried.name}")
-    return "\n".join(lines)
+    return "\n".join(lines) or "You see only floor"
 
 
 def view(game: Game) -> dict[str, Any]:
@@ -47,9 +43,7 @@ def view(game: Game) -> dict[str, Any]:
 
 
 def _label(thing: Thing) -> str:
-    if thing.body.type != "door":
-        return thing.name
-    return f"{_door_state(thing.body)['state']} {thing.name}"
+    return ", ".join((thing.name, *_door_state(thing.body).values()))
 
 
 def _door_state(body: Any) -> dict[str, str]:
@@ -69,5 +63,5 @@ def _wall_ahead(game: Game) -> list[str]:
     for sight in game.view:
         body = game.cells[sight.cell] if sight.right == 0 and sight.ahead else None
         if body is not None:
-            return [f"wall {sight.ahead} ahead"] if body.type == "wall" else []
+            return [f"wall: {sight.ahead} ahead"] if body.type == "wall" else []
     return []

@@ -15,6 +15,9 @@ from servers.babyai.sight import DEPTH, SIDE, field_of_view
 _MOST = DEPTH * (2 * SIDE + 1)
 """No view holds more cells."""
 
+_PATIENCE = 4
+"""Turns to think ahead once any better view is found."""
+
 
 class _Pose(NamedTuple):
     """Where the agent could stand and look after some turns, and the first move on the way there."""
@@ -29,7 +32,7 @@ def best_look(game: Game, *, through_doors: bool = True) -> str | None:
     """The first move towards the view that promises the most unseen cells per turn; `None` if none does."""
     best, best_rate = None, 0.0
     for pose in _poses(game, through_doors):
-        if best_rate >= _MOST / pose.turns:
+        if best_rate >= _MOST / pose.turns or (best and pose.turns > _PATIENCE):
             break
         rate = _promise(game, pose) / pose.turns
         if rate > best_rate:

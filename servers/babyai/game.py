@@ -39,6 +39,9 @@ class Game:
         self.status: Literal["continue", "success", "failure"] = "continue"
         self.steps = 0
         self.view: list[Sight] = []
+        """The cells in view."""
+        self.in_sight: list[tuple[Thing, Sight]] = []
+        """The things in view, from near to far."""
         self._by_body: dict[int, Thing] = {}
         self._counts: Counter[str] = Counter()
         if level.carrying:
@@ -117,12 +120,12 @@ class Game:
             self.seen[sight.cell] = 1
         if self.level.carrying:
             self._meet(self.level.carrying, None)
-        for sight in sorted(self.view, key=nearness):
-            body = self.cells[sight.cell]
-            if body is not None and body.type != "wall":
-                self._meet(body, sight.cell)
+        stands = [sight for sight in self.view if getattr(self.cells[sight.cell], "type", "wall") != "wall"]
+        self.in_sight = [
+            (self._meet(self.cells[sight.cell], sight.cell), sight) for sight in sorted(stands, key=_nearness)
+        ]
 
-    def _meet(self, body: Any, cell: int | None) -> None:
+    def _meet(self, body: Any, cell: int | None) -> Thing:
         """Notes where a thing is, and names it when it is new."""
         thing = self._by_body.get(id(body))
         if thing is None:
@@ -131,12 +134,13 @@ class Game:
             thing = Thing(f"{kind} {self._counts[kind]}", body, cell)
             self._by_body[id(body)] = self.things[thing.name] = thing
         thing.cell = cell
+        return thing
 
     def _forget(self, thing: Thing) -> None:
         """A box that was opened is gone; its name is not given again."""
         del self._by_body[id(thing.body)], self.things[thing.name]
 
 
-def nearness(sight: Sight) -> tuple[int, int, int]:
+def _nearness(sight: Sight) -> tuple[int, int, int]:
     """Order from near to far: by steps, then by depth, then from left to right."""
     return sight.ahead + abs(sight.right), sight.ahead, sight.right
