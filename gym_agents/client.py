@@ -60,6 +60,9 @@ CONNECT_DEADLINE = 10.0
 ATTEMPTS_BEFORE_MOVING = 3
 """Failed attempts at a replica before its sessions move to the next one."""
 
+LONGEST_PAUSE = 5.0
+"""Most seconds between two attempts at a busy server: there may be room before it expects some."""
+
 _encode = msgspec.json.Encoder().encode
 _decode_lines = msgspec.json.Decoder(Line).decode_lines
 
@@ -307,7 +310,7 @@ class Client:
         owners: list[int | None] = []
         for at, job in enumerate(jobs):
             preface = job.session.preface()
-            calls += [*preface, job.call]
+            calls += [*preface, job.session.addressed(job.call)]
             owners += [*(None for _ in preface), at]
         async for lines in self._replicas[jobs[0].session.replica].batch(calls):
             for line in lines:
@@ -420,10 +423,10 @@ _backoff = tenacity.wait_exponential(multiplier=0.05, max=2.0)
 
 
 def _pause(state: tenacity.RetryCallState) -> float:
-    """As long as a busy server asks for; else an exponential back-off."""
+    """As long as a busy server asks for, within limits; else an exponential back-off."""
     error = state.outcome.exception() if state.outcome else None
     if isinstance(error, ServerBusy) and error.retry_after is not None:
-        return error.retry_after
+        return min(error.retry_after, LONGEST_PAUSE)
     return 0.0 if isinstance(error, SessionUnknown) else _backoff(state)
 
 

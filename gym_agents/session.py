@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+import msgspec
+
 from gym_agents.errors import ReplayMismatch, ResetNeeded
 from gym_agents.protocol import Answer, Call, Close, Create, Question, Reset, Started, Step, Stepped
 from gym_agents.protocol import Look as LookCall
@@ -53,9 +55,15 @@ class Session:
         if isinstance(call, (Reset, Step)) and isinstance(answer, (Started, Stepped)):
             self._played.append((call, answer))
 
+    def addressed(self, call: Call) -> Call:
+        """The call under the session's present name."""
+        return call if call.session == self.id else msgspec.structs.replace(call, session=self.id)
+
     def replay(self) -> list[Call]:
-        """The calls that rebuild the session elsewhere."""
-        return [self._create, *(self._named(call) for call, _ in self._played)]
+        """The calls that rebuild the session under a new name: a replica may still hold the old one."""
+        self.id = secrets.token_hex(16)
+        self._create = msgspec.structs.replace(self._create, session=self.id)
+        return [self._create, *(self.addressed(self._named(call)) for call, _ in self._played)]
 
     def check_replay(self, answers: list[Answer]) -> None:
         """Compares what a replay answered with what was answered the first time.
@@ -76,4 +84,4 @@ class Session:
             return call
         started = self._played[0][1]
         assert isinstance(started, Started)
-        return Reset(call.session, call.episode, call.seed, started.item, call.split)
+        return msgspec.structs.replace(call, item=started.item)
