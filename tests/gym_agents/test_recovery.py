@@ -245,3 +245,16 @@ def test_replicas_of_different_backends_do_not_mix(server: LocalServer) -> None:
     with pytest.raises(VersionMismatch, match=r"counting 1\.0.*counting 2\.0"):
         env.reset()
     strange.close()
+
+
+def test_a_session_is_rebuilt_beside_its_stale_self(server: LocalServer) -> None:
+    """A replica that was out of reach for a while may still hold the session that has moved away."""
+    env = TextEnv(WORLD, server=server.start())
+    env.reset(seed=1, options={"item": 0})
+    env.step(ADD)
+    env.step(ADD)
+    assert env._session is not None
+    env._session.opened = False  # as after a move to another replica, and back
+    assert env.step(ADD)[0] == "The count is 3."
+    assert env.step(ADD)[0] == "The count is 4."
+    env.close()
