@@ -1,8 +1,8 @@
-"""What can go wrong between a policy and its gradient."""
+"""What can go wrong between a policy, its worlds and its gradient."""
 
 from __future__ import annotations
 
-from gym_agents.errors import AgentGymError, UsageError
+from gym_agents.errors import AgentGymError, EnvironmentFailure, UsageError
 
 
 class PolicyError(UsageError):
@@ -21,3 +21,9 @@ class NonFiniteUpdate(AgentGymError):
     """The loss or the gradient is not finite; the weights were left as they were."""
 
     code = "non_finite_update"
+
+
+class TooManyEnvErrors(EnvironmentFailure):
+    """More of the episodes failed by the environment than the run allows: there is nothing sound to train on."""
+
+    code = "too_many_env_errors"
