@@ -11,15 +11,11 @@ KINDS = ("ball", "box", "key", "door")
 
 _MOVES = "turn left, turn right, move forward, go to X, pick up X, drop, open X, go through X, toggle"
 _INSTRUCTION = f"""\
-You are in a grid of rooms. Reach the goal in few moves. Each line you see names a thing ahead of you and \
-the steps to it, nearest first.
-Moves: {_MOVES}
-X is a name you have seen, such as red ball 1. go through also opens its door. A locked door needs a key \
-of its colour in hand. toggle opens or closes what is right in front of you.
+Reach the goal in few moves: {_MOVES}.
+X is a thing you have seen, such as red ball 1. A locked door needs a key of its colour in hand.
 """
 _REACT = """\
-Reply with a short thought and one move:
-Thought: the red ball is in view
+You may think first; end with one line
 Action: go to red ball 1"""
 _BARE = "Reply with one move alone, such as: go to red ball 1"
 

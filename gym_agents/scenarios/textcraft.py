@@ -122,14 +122,14 @@ def _command(line: str, options: TextCraftOptions) -> Command | Invalid:
     return action if isinstance(action, Invalid) else Command(str(action))
 
 
-_RULES = """Craft the goal item. Each line you see is a recipe; use it as often as you like. Commands:
-get <n> <item> - fetch what no recipe makes
-craft <n> <item> using <n> <item>, <n> <item> - follow one recipe once, with its exact counts
-inventory - see what you hold
-Where a recipe names a group (planks), use one item of it (oak planks)."""
+_RULES = """Craft the goal with the recipes shown. One command a turn:
+get <n> <item> (what no recipe makes)
+craft <n> <item> using <n> <item>, <n> <item> (a recipe's exact counts)
+inventory (what you hold)
+A group such as planks takes one kind of it."""
 
 _REPLY = {
-    "react": "Reply with one short thought and one action:\nThought: ...\nAction: <command>",
+    "react": "You may think first; end with one line\nAction: <command>",
     "bare": "Reply with one command alone.",
 }
 
