@@ -24,6 +24,9 @@ train: known-env $(TRAIN) ## ENV=textcraft [MODEL=name-or-path] [RUN=folder] [AR
 serve: $(BASE) ## ENV=textcraft [PORT=36001] [REPLICAS=4] [ARGS='--token ...']: serve a scenario over HTTP
 	$(PY) -m servers $(ENV) $(if $(PORT),--port $(PORT)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(ARGS)
 
+eval: known-env $(TRAIN) ## ENV=textcraft [CKPT=run-or-checkpoint] [MODEL=name-or-path] [ARGS=...]: play the held-out items
+	$(PY) -m trainers evaluate @trainers/recipes/$(ENV).toml $(if $(MODEL),--policy.model '$(MODEL)') $(if $(CKPT),--checkpoint '$(CKPT)') $(ARGS)
+
 test: $(DEV) ## run every test that needs neither a GPU nor a network
 	$(PYTEST) -m 'not gpu and not network' $(ARGS)
 
