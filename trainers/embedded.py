@@ -7,7 +7,6 @@ import importlib.util
 import os
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 import torch
@@ -78,13 +77,11 @@ def _convert(weights: Path, folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name)
     model = AutoModelForCausalLM.from_pretrained(weights.parent, gguf_file=weights.name, dtype=torch.float32)
     _forget_quantization(model)
-    aside = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
-    try:
-        model.save_pretrained(aside)
-        tokenizer.save_pretrained(aside)
-        aside.rename(folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    aside = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(aside, ignore_errors=True)  # of a conversion that was killed
+    model.save_pretrained(aside)
+    tokenizer.save_pretrained(aside)
+    aside.rename(folder)
 
 
 def _forget_quantization(model: PreTrainedModel) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 EPSILON = 1e-6
-"""Added to the standard deviation, and the spread of scores up to which a group counts as equal."""
+"""Added to the standard deviation; scores whose standard deviation is no larger are equal up to rounding."""
 
 
 def grpo(scores: Tensor, groups: Tensor, *, scale_by_std: bool = True) -> Tensor:
@@ -29,11 +29,9 @@ def grpo(scores: Tensor, groups: Tensor, *, scale_by_std: bool = True) -> Tensor
     """
     group: Tensor = groups.unique(return_inverse=True)[1]  # [N]
     count = group.bincount()  # [G]
-    sums = torch.zeros(len(count), dtype=torch.float64)
-    mean = sums.index_add(0, group, scores.double()) / count
-    centred = scores.double() - mean[group]
-    spread = sums.index_reduce(0, group, centred.abs(), "amax")
-    if scale_by_std:
-        variance = sums.index_add(0, group, centred**2) / (count - 1).clamp(min=1)
-        centred = centred / (variance.sqrt() + EPSILON)[group]
-    return centred.where(spread[group] > EPSILON, 0.0).float()
+    nothing = torch.zeros(len(count), dtype=torch.float64)
+    centred = scores.double() - (nothing.index_add(0, group, scores.double()) / count)[group]  # [N]
+    variance = nothing.index_add(0, group, centred**2) / (count - 1).clamp(min=1)  # [G]
+    std = variance.sqrt()[group]  # [N]
+    advantages = centred / (std + EPSILON) if scale_by_std else centred
+    return advantages.where(std > EPSILON, 0.0).float()

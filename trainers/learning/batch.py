@@ -1,10 +1,11 @@
 """Trajectories to tensors: the only place that packs, and the only one that shifts by one.
 
-A `Row` is one sequence without padding. Samples that begin with the same prompt lie behind one copy of it:
+A `Row` is one sequence without padding. What samples begin with in common lies before them once: the stem of
+all (the scenario's instruction), then the prompt of each group:
 
-    prompt A | rest of sample 0 | rest of sample 1 | prompt B | rest of sample 2 | ...
+    stem | prompt A | rest of sample 0 | rest of sample 1 | prompt B | rest of sample 2 | ...
 
-Each token sees its own sample and the prompt of that sample, up to its own position.
+Each token sees its own sample, the prompt of that sample and the stem, up to its own position.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ class Row:
     position_ids: Tensor
     """Place of each token in its own sample [L]."""
     segment: Tensor
-    """Which piece (a prompt, or a rest) each token lies in [L]."""
+    """Which piece (the stem, which is 0, a prompt, or a rest) each token lies in [L]."""
     prompt: Tensor
     """The piece that holds the prompt of each token [L]."""
     predict_at: Tensor
@@ -154,14 +155,15 @@ class Row:
     turn: Tensor
     """Turn of each sampled token [A]."""
     tokens_saved: int = 0
-    """Tokens of shared prompts that did not have to be repeated."""
+    """Tokens of shared beginnings that did not have to be repeated."""
 
     def visible(self) -> Tensor:
         """Which token (last dimension) each token (the one before) sees [1, 1, L, L], True is seen."""
         own = self.segment[:, None] == self.segment
         shared = self.prompt[:, None] == self.segment
         earlier = self.position_ids[:, None] >= self.position_ids
-        return ((own | shared) & earlier)[None, None]
+        stem = self.segment == 0
+        return ((own | shared | stem) & earlier)[None, None]
 
     def to(self, device: torch.device) -> Row:
         """The same row on a device."""
@@ -182,20 +184,31 @@ def pack(samples: Sequence[Sample], advantages: Sequence[Tensor] | Tensor, token
     Returns:
         Rows whose weights are all 1, which makes the update's loss a mean over tokens.
     """
-    return [_row(samples, advantages, chosen) for chosen in _fill_rows(samples, tokens_per_row)]
+    stem = _common_beginning([sample.prompt for sample in samples])
+    rows = _fill_rows(samples, len(stem), tokens_per_row)
+    return [_row(samples, advantages, chosen, stem) for chosen in rows]
 
 
-def _fill_rows(samples: Sequence[Sample], tokens_per_row: int) -> list[list[int]]:
-    """Indices of the samples of each row."""
+def _common_beginning(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The ids that all prompts begin with."""
+    if not prompts:
+        return ()
+    first, last = min(prompts), max(prompts)  # in order of ids, all others lie between them
+    same = (at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
+    return first[: next(same, min(len(first), len(last)))]
+
+
+def _fill_rows(samples: Sequence[Sample], stem: int, tokens_per_row: int) -> list[list[int]]:
+    """Indices of the samples of each row, which begins with a stem of so many tokens."""
     rows: list[list[int]] = []
     length = 0
     for prompt, together in _by_prompt(samples).items():
-        repeated = len(prompt)  # what the next sample of this prompt adds for its prompt
+        repeated = len(prompt) - stem  # what the next sample of this prompt adds for its prompt
         for index in together:
             rest = len(samples[index].rest)
             if not rows or length + repeated + rest > tokens_per_row:
                 rows.append([])
-                length, repeated = 0, len(prompt)
+                length, repeated = stem, len(prompt) - stem
             rows[-1].append(index)
             length, repeated = length + repeated + rest, 0
     return rows
@@ -210,7 +223,7 @@ def _by_prompt(samples: Sequence[Sample]) -> dict[tuple[int, ...], list[int]]:
 
 
 class _Piece(NamedTuple):
-    """A run of tokens in a row: a prompt, or what one sample adds to it."""
+    """A run of tokens in a row: the stem, a prompt, or what one sample adds to it."""
 
     ids: tuple[int, ...]
     first: int
@@ -219,24 +232,35 @@ class _Piece(NamedTuple):
     """Number of the piece that holds its prompt; its own, if it is one."""
 
 
-def _row(samples: Sequence[Sample], advantages: Sequence[Tensor] | Tensor, chosen: Sequence[int]) -> Row:
-    pieces: list[_Piece] = []
-    prompts: dict[tuple[int, ...], tuple[int, int]] = {}  # where in the row it starts, and its piece
+def _row(
+    samples: Sequence[Sample],
+    advantages: Sequence[Tensor] | Tensor,
+    chosen: Sequence[int],
+    stem: tuple[int, ...],
+) -> Row:
+    pieces = [_Piece(stem, 0, 0)]
+    prompts: dict[
+        tuple[int, ...], tuple[int, int]
+    ] = {}  # where in the row it goes on after the stem, its piece
     flat: list[dict[str, Tensor]] = []
-    length = 0
+    length = len(stem)
     for index in chosen:
         sample, prompt = samples[index], samples[index].prompt
+        own = len(prompt) - len(stem)
         if prompt not in prompts:
             prompts[prompt] = (length, len(pieces))
-            pieces.append(_Piece(prompt, 0, len(pieces)))
-            length += len(prompt)
+            pieces.append(_Piece(prompt[len(stem) :], len(stem), len(pieces)))
+            length += own
         start, piece = prompts[prompt]
         rest = _Piece(sample.rest, len(prompt), piece)
-        places = [*range(start, start + len(prompt)), *range(length, length + len(rest.ids))]
+        places = [
+            *range(len(stem)),
+            *range(start, start + own),
+            *range(length, length + len(rest.ids)),
+        ]
         flat.append(_targets(index, sample, torch.as_tensor(advantages[index]), torch.tensor(places)))
         pieces.append(rest)
         length += len(rest.ids)
-    repeated = sum(len(samples[index].prompt) for index in chosen) - sum(map(len, prompts))
     sizes = torch.tensor([len(piece.ids) for piece in pieces])
     return Row(
         ids=torch.tensor([token for piece in pieces for token in piece.ids]),
@@ -244,7 +268,7 @@ def _row(samples: Sequence[Sample], advantages: Sequence[Tensor] | Tensor, chose
         segment=torch.arange(len(pieces)).repeat_interleave(sizes),
         prompt=torch.tensor([piece.prompt for piece in pieces]).repeat_interleave(sizes),
         **{name: torch.cat([part[name] for part in flat]) for name in flat[0]},
-        tokens_saved=repeated,
+        tokens_saved=sum(len(samples[at].prompt) + len(samples[at].rest) for at in chosen) - length,
     )
 
 

@@ -1,0 +1,7 @@
+"""Tests of training share the machine: one thread each."""
+
+from __future__ import annotations
+
+import torch
+
+torch.set_num_threads(1)

@@ -1,0 +1,78 @@
+"""Group-relative advantages, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.trainers.learning.episodes import generation, trajectory
+from trainers.config import RLConfig
+from trainers.learning.advantages import grpo
+from trainers.learning.algorithms import ALGORITHMS, with_signal
+from trainers.learning.batch import collect_samples
+
+DTYPES = [torch.float64, torch.float32, torch.bfloat16]
+
+
+def one_group(
+    scores: list[float], dtype: torch.dtype = torch.float64, *, scale_by_std: bool = True
+) -> list[float]:
+    groups = torch.zeros(len(scores), dtype=torch.long)
+    return grpo(torch.tensor(scores, dtype=dtype), groups, scale_by_std=scale_by_std).tolist()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scores", [[0.0] * 4, [1.0] * 4, [0.1 + 0.2, 0.3, 0.3, 0.3], [0.7]])
+def test_equal_scores_and_single_episodes_have_no_advantage(scores: list[float], dtype: torch.dtype) -> None:
+    """huggingface/trl PR 5640: scores that differ by rounding alone were blown up by the division."""
+    assert one_group(scores, dtype) == [0.0] * len(scores)
+    assert one_group(scores, dtype, scale_by_std=False) == [0.0] * len(scores)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_deviation_is_the_unbiased_one(dtype: torch.dtype) -> None:
+    """redai-studio/Relax #174, huggingface/trl PR 7068: tables for one win in four and three in eight."""
+    # mean 1/4, squared deviations 9/16 + 3/16 = 3/4, divided by 3: std 1/2
+    assert one_group([1, 0, 0, 0], dtype) == pytest.approx([1.5, -0.5, -0.5, -0.5], abs=1e-5)
+    # mean 3/8, squared deviations 15/8, divided by 7: std 0.51755
+    wins_and_losses = [1.2076] * 3 + [-0.7246] * 5
+    assert one_group([1, 1, 1, 0, 0, 0, 0, 0], dtype) == pytest.approx(wins_and_losses, abs=1e-4)
+
+
+def test_without_scaling_only_the_mean_is_taken_off() -> None:
+    assert one_group([1, 0, 0, 0], scale_by_std=False) == [0.75, -0.25, -0.25, -0.25]
+
+
+def test_groups_are_told_apart_by_number_in_any_order() -> None:
+    scores = torch.tensor([1.0, 0.0, 0.2, 0.0, 0.4, 0.9])
+    groups = torch.tensor([70, 3, 3, 70, 3, 5])
+    # group 70: 1 and 0, std 0.70711; group 3: 0, 0.2 and 0.4, std 0.2; group 5 is alone
+    expected = [0.70711, -1.0, 0.0, -0.70711, 1.0, 0.0]
+    assert grpo(scores, groups).tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_every_sample_has_its_episodes_advantage_and_an_episode_counts_once() -> None:
+    """A windowed history gives several samples per episode; the group's mean is over episodes."""
+    windows = [generation([5], [6]), generation([7], [8], fresh=True), generation([9], [10], fresh=True)]
+    episodes = [
+        trajectory(windows, score=1.0, group=4, member=0),
+        trajectory([generation([5], [6])], score=0.0, group=4, member=1),
+    ]
+    samples, _ = collect_samples(episodes)
+    advantages = ALGORITHMS["grpo"].advantages(samples, RLConfig())
+    assert [float(advantage) for advantage in advantages] == pytest.approx(
+        [0.70711] * 3 + [-0.70711], abs=1e-5
+    )
+
+
+def test_samples_without_an_advantage_can_be_left_out() -> None:
+    """huggingface/trl PR 6365: groups with equal scores diluted the mean over tokens."""
+    episodes = [
+        trajectory([generation([5], [6])], score=score, group=group, member=member)
+        for group, scores in enumerate([[1.0, 1.0], [0.0, 1.0]])
+        for member, score in enumerate(scores)
+    ]
+    samples, _ = collect_samples(episodes)
+    kept, advantages = with_signal(samples, ALGORITHMS["grpo"].advantages(samples, RLConfig()))
+    assert [(sample.group, sample.member) for sample in kept] == [(1, 0), (1, 1)]
+    assert [float(advantage) for advantage in advantages] == pytest.approx([-0.70711, 0.70711], abs=1e-5)

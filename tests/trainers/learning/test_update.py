@@ -1,0 +1,194 @@
+"""One optimizer step: what it moves, what it must not move, and what it does not depend on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+from tests.trainers.learning.episodes import (
+    generation,
+    gpt2_policy,
+    plain_logprobs,
+    random_episodes,
+    tiny_policy,
+    trajectory,
+)
+from trainers.config import RLConfig
+from trainers.errors import NonFiniteUpdate, PolicyError
+from trainers.learning.algorithms import ALGORITHMS
+from trainers.learning.batch import Row, Sample, collect_samples, pack
+from trainers.learning.update import rl_update, sft_update
+from trainers.models import Policy
+
+SETTINGS: dict[str, Any] = {
+    "temperature": 1.0,
+    "clip_range": 0.2,
+    "kl_coef": 0.0,
+    "entropy_coef": 0.0,
+    "grad_clip": 1e9,
+}
+
+
+@pytest.fixture(scope="module")
+def accelerator() -> Accelerator:
+    return Accelerator(cpu=True)
+
+
+def batch(seed: int = 0) -> tuple[list[Sample], list[torch.Tensor]]:
+    collected, _ = collect_samples(random_episodes(seed))
+    return collected, [*ALGORITHMS["grpo"].advantages(collected, RLConfig())]
+
+
+def weights(policy: Policy) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in policy.trainable.values()])
+
+
+def change(policy: Policy, rows: list[Row], accelerator: Accelerator) -> torch.Tensor:
+    """What one step of size 1 along the gradient adds to the weights: the gradient, negated."""
+    before = weights(policy)
+    optimizer = torch.optim.SGD(policy.trainable.values(), lr=1.0)
+    rl_update(policy, optimizer, rows, accelerator=accelerator, **SETTINGS)
+    return weights(policy) - before
+
+
+def plain_change(policy: Policy, collected: list[Sample], advantages: list[torch.Tensor]) -> torch.Tensor:
+    """The same from forward passes over each sample alone and the formula written out."""
+    objectives = []
+    for sample, advantage in zip(collected, advantages, strict=True):
+        old = torch.tensor(sample.logprobs)[torch.tensor(sample.action_mask)]
+        ratio = torch.exp(plain_logprobs(policy.model, sample) - old)
+        objectives.append(torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage))
+    gradients = torch.autograd.grad(-torch.cat(objectives).mean(), [*policy.trainable.values()])
+    return -torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def apart(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Distance relative to the second's size."""
+    return ((one - other).norm() / other.norm()).item()
+
+
+POLICIES = {"float64": (gpt2_policy, 1e-10), "float32": (tiny_policy, 1e-5)}
+
+
+def test_the_gradient_is_that_of_the_formula(accelerator: Accelerator) -> None:
+    collected, advantages = batch()
+    expected = plain_change(gpt2_policy(), collected, advantages)
+    assert expected.norm() > 0.01
+    # a row's weights are float32, and 1/77 is rounded in it
+    assert apart(change(gpt2_policy(), pack(collected, advantages, 40), accelerator), expected) < 1e-7
+
+
+@pytest.mark.parametrize("precision", POLICIES)
+def test_the_gradient_does_not_depend_on_packing(precision: str, accelerator: Accelerator) -> None:
+    """huggingface/trl #6369, PR 6439, meta-pytorch/torchtune PR 1875: a row each, ragged rows, one row."""
+    make, tolerance = POLICIES[precision]
+    collected, advantages = batch()
+    alone, ragged, together = (
+        change(make(), pack(collected, advantages, budget), accelerator) for budget in (1, 40, 10_000)
+    )
+    assert apart(ragged, alone) < tolerance
+    assert apart(together, alone) < tolerance
+
+
+def test_the_loss_is_a_mean_over_tokens_whatever_the_rows(accelerator: Accelerator) -> None:
+    """ml-explore/mlx-lm PR 1413: one row of 1 token and one of 3, whose means must not be averaged."""
+    collected, _ = collect_samples(
+        [trajectory([generation([5], [6])]), trajectory([generation([7], [8, 9, 10])])]
+    )
+    policy = tiny_policy(torch.float64)
+    expected = -torch.cat([plain_logprobs(policy.model, sample) for sample in collected]).mean().item()
+    optimizer = torch.optim.SGD(policy.trainable.values(), lr=0.0)
+    rows = pack(collected, torch.ones(2), 1)
+    metrics = sft_update(policy, optimizer, rows, accelerator=accelerator, grad_clip=1.0)
+    assert len(rows) == 2
+    assert metrics["loss"] == pytest.approx(expected)
+    assert metrics["tokens"] == 4
+
+
+def test_without_any_advantage_nothing_moves(accelerator: Accelerator) -> None:
+    """huggingface/trl PR 5640: weight decay and momentum drifted on batches that taught nothing."""
+    policy = tiny_policy()
+    optimizer = torch.optim.AdamW(policy.trainable.values(), lr=0.1, weight_decay=0.1)
+    collected, advantages = batch()
+    rl_update(policy, optimizer, pack(collected, advantages, 100), accelerator=accelerator, **SETTINGS)
+    before = weights(policy)
+    moments = [{key: value.clone() for key, value in state.items()} for state in optimizer.state.values()]
+    for rows in (pack(collected, torch.zeros(len(collected)), 100), []):
+        metrics = rl_update(policy, optimizer, rows, accelerator=accelerator, **SETTINGS)
+        assert metrics["skipped"] == 1.0
+    assert torch.equal(weights(policy), before)
+    for state, kept in zip(optimizer.state.values(), moments, strict=True):
+        assert all(torch.equal(state[key], kept[key]) for key in kept)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_makes_no_step(bad: float, accelerator: Accelerator) -> None:
+    """huggingface/trl PR 3248: a division of nothing by nothing poisoned the weights."""
+    policy = tiny_policy()
+    optimizer = torch.optim.AdamW(policy.trainable.values(), lr=0.1)
+    before = weights(policy)
+    collected, advantages = batch()
+    rows = pack(collected, [torch.tensor(bad), *advantages[1:]], 100)
+    with pytest.raises(NonFiniteUpdate, match="No step was made"):
+        rl_update(policy, optimizer, rows, accelerator=accelerator, **SETTINGS)
+    assert torch.equal(weights(policy), before)
+    assert not optimizer.state
+    assert all(parameter.grad is None for parameter in policy.trainable.values())
+
+
+def test_episodes_of_unknown_logprobs_cannot_be_reinforced(accelerator: Accelerator) -> None:
+    policy = tiny_policy()
+    collected, _ = collect_samples([trajectory([generation([5], [6], logprobs=())])])
+    optimizer = torch.optim.AdamW(policy.trainable.values())
+    with pytest.raises(NonFiniteUpdate):
+        rl_update(policy, optimizer, pack(collected, torch.ones(1), 9), accelerator=accelerator, **SETTINGS)
+
+
+@pytest.mark.parametrize("lora_rank", [0, 4])
+def test_the_kl_term_pulls_back_to_the_reference(lora_rank: int, accelerator: Accelerator) -> None:
+    """huggingface/trl PR 7068: with a KL weight, groups without an advantage still pull."""
+    policy = tiny_policy(lora_rank=lora_rank)
+    collected, advantages = batch()
+    rows = pack(collected, advantages, 10_000)
+    optimizer = torch.optim.AdamW(policy.trainable.values(), lr=0.01)
+    settings = SETTINGS | {"kl_coef": 1.0}
+    with pytest.raises(PolicyError, match="no reference policy"):
+        rl_update(policy, optimizer, rows, accelerator=accelerator, **settings)
+    policy.freeze_reference()
+    start = rl_update(policy, optimizer, rows, accelerator=accelerator, **settings)
+    assert start["kl"] == pytest.approx(0.0, abs=1e-6)
+    for _ in range(10):
+        sft_update(policy, optimizer, rows, accelerator=accelerator, grad_clip=1.0)
+    silent = pack(collected, torch.zeros(len(collected)), 10_000)
+    pulled = [rl_update(policy, optimizer, silent, accelerator=accelerator, **settings) for _ in range(10)]
+    assert pulled[0]["skipped"] == 0.0
+    assert pulled[-1]["kl"] < 0.7 * pulled[0]["kl"]
+
+
+def test_the_entropy_bonus_raises_entropy(accelerator: Accelerator) -> None:
+    policy = tiny_policy()
+    collected, _ = batch()
+    rows = pack(collected, torch.zeros(len(collected)), 10_000)
+    optimizer = torch.optim.AdamW(policy.trainable.values(), lr=0.01)
+    for _ in range(10):
+        sft_update(policy, optimizer, rows, accelerator=accelerator, grad_clip=1.0)
+    settings = SETTINGS | {"entropy_coef": 1.0}
+    entropies = [
+        rl_update(policy, optimizer, rows, accelerator=accelerator, **settings)["entropy"] for _ in range(5)
+    ]
+    assert entropies[-1] > entropies[0]
+
+
+def test_reinforced_replies_become_likelier_than_the_others(accelerator: Accelerator) -> None:
+    policy = tiny_policy(lora_rank=4)
+    replies = [[generation([5], [token], logprobs=(-6.2,))] for token in (6, 7)]
+    collected, _ = collect_samples([trajectory(reply) for reply in replies])
+    rows = pack(collected, torch.tensor([1.0, -1.0]), 100)
+    optimizer = torch.optim.AdamW(policy.trainable.values(), lr=0.01)
+    for _ in range(3):
+        rl_update(policy, optimizer, rows, accelerator=accelerator, **SETTINGS)
+    good, bad = (plain_logprobs(policy.model, sample).item() for sample in collected)
+    assert good > bad
