@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from servers.babyai.game import Game, Thing
 from servers.babyai.sight import Sight
 
 
-def describe(game: Game) -> str:
-    """What is in view, one thing a line from near to far, and what is carried.
+def describe(game: Game, passed: Sequence[Thing] = ()) -> str:
+    """What is in view, one thing a line from near to far, what is carried, and what was first seen in passing.
 
     Distances are in steps: `1 ahead` is right in front of the agent, `1 left` right beside it.
     """
@@ -17,6 +18,8 @@ def describe(game: Game) -> str:
     lines += _wall_ahead(game)
     if game.carried:
         lines.append(f"You carry {game.carried.name}")
+    if passed:
+        lines.append(f"On the way you saw {'; '.join(map(_label, passed))}")
     return "\n".join(lines) or "You see only floor"
 
 

@@ -17,7 +17,7 @@ from gym_agents.errors import NotOffered
 from servers.babyai.explore import best_look
 from servers.babyai.game import Game, Thing
 from servers.babyai.moves import Goal, walk
-from servers.babyai.paths import first_obstacle, holds_key, is_key, way
+from servers.babyai.paths import first_obstacle, way
 
 _STEPS = {Actions.left: "turn left", Actions.right: "turn right", Actions.forward: "move forward"}
 _Avoid = frozenset[int]
@@ -32,7 +32,7 @@ def next_move(game: Game) -> str:
     """
     part = pending(game.level.instrs)
     if isinstance(part, verifier.GoToInstr):
-        return _reach(game, _known(game, part.desc), "go to")
+        return _go_to(game, part)
     if isinstance(part, verifier.OpenInstr):
         return _open(game, part)
     if isinstance(part, verifier.PickupInstr):
@@ -51,6 +51,12 @@ def pending(instr: Any) -> Any:
     if isinstance(instr, verifier.AfterInstr):
         parts.reverse()
     return pending(next(part for part, done in parts if done != "success"))
+
+
+def _go_to(game: Game, part: verifier.GoToInstr) -> str:
+    if game.carried and _fits(game.carried, part.desc):
+        return _put_down(game)  # what is put down is faced
+    return _reach(game, _known(game, part.desc), "go to")
 
 
 def _open(game: Game, part: verifier.OpenInstr) -> str:
@@ -111,7 +117,7 @@ def _put_down(game: Game, path: Sequence[int] = ()) -> str:
 
 def _is_passage(game: Game, cell: int) -> bool:
     """Whether an object in the cell would bar a door or part the open cells around it."""
-    if any((thing := game.thing_at(cell + stride)) and thing.body.type == "door" for stride in game.strides):
+    if any((thing := game.thing_at(cell + stride)) and thing.is_door for stride in game.strides):
         return True
     width = game.size[0]
     ring = (1, width + 1, width, width - 1, -1, -width - 1, -width, 1 - width)
@@ -139,7 +145,7 @@ def _reach(game: Game, targets: Sequence[Thing], verb: str, avoid: _Avoid = froz
     if obstacle := first_obstacle(game, path):
         return _clear(game, obstacle, path, avoid)
     target = next(thing for thing in targets if thing.cell == path[-1])
-    if verb == "open" and target.body.is_locked and not holds_key(game, target):
+    if verb == "open" and game.bars(target):
         return _clear(game, target, path, avoid)
     if verb == "pick up" and game.carried:
         return _put_down(game, path)
@@ -149,13 +155,13 @@ def _reach(game: Game, targets: Sequence[Thing], verb: str, avoid: _Avoid = froz
 def _clear(game: Game, obstacle: Thing, path: Sequence[int], avoid: _Avoid = frozenset()) -> str:
     """One move towards getting the path's obstacle out of the way."""
     assert obstacle.cell is not None
-    if obstacle.body.type != "door":
+    if not obstacle.is_door:
         # A free way may be found by looking around the room before anything is moved.
         look = best_look(game, through_doors=False)
         return look or (_put_down(game, path) if game.carried else f"pick up {obstacle.name}")
-    if not obstacle.body.is_locked or holds_key(game, obstacle):
+    if not game.bars(obstacle):
         return f"go through {obstacle.name}"
-    keys = [thing for thing in game.things.values() if thing.cell and is_key(thing, obstacle)]
+    keys = [thing for thing in game.things.values() if thing.cell and thing.is_key_to(obstacle)]
     return _reach(game, keys, "pick up", avoid | {obstacle.cell})
 
 

@@ -64,9 +64,9 @@ def _single_steps(game: Game, pose: _Pose) -> Iterator[_Pose]:
 
 def _long_move(game: Game, thing: Thing, through_doors: bool) -> _Pose | None:
     """Where `go to` an object or `go through` a door leads."""
-    if thing.body.type == "door" and not through_doors:
+    if thing.is_door and not through_doors:
         return None
-    move = f"{'go through' if thing.body.type == 'door' else 'go to'} {thing.name}"
+    move = f"{'go through' if thing.is_door else 'go to'} {thing.name}"
     try:
         actions = plan(game, move)
     except Refused:

@@ -22,6 +22,15 @@ class Thing:
     cell: int | None
     """Where it stands; `None` in the agent's hands."""
 
+    @property
+    def is_door(self) -> bool:
+        """Doors stay where they are; everything else can be carried."""
+        return bool(self.body.type == "door")
+
+    def is_key_to(self, door: Thing) -> bool:
+        """Whether this is a key that fits the door."""
+        return bool(self.body.type == "key" and self.body.color == door.body.color)
+
 
 class Game:
     """The level, the agent's memory of it, and the verifier's last word."""
@@ -92,6 +101,10 @@ class Game:
         """Whether light passes through the cell."""
         body = self.cells[cell]
         return body is None or bool(body.see_behind())
+
+    def bars(self, door: Thing) -> bool:
+        """Whether the door is locked and the agent holds no key to it."""
+        return bool(door.body.is_locked) and not (self.carried and self.carried.is_key_to(door))
 
     def thing_at(self, cell: int) -> Thing | None:
         """The thing in a cell, if it has been seen."""

@@ -80,37 +80,31 @@ def walk(game: Game, goal: Goal) -> list[Actions] | None:
     """The shortest walk, turns counted, over open cells that have been seen; `None` if there is none."""
     start = (game.cell, game.direction)
     came: _Came = {start: None}
-    for state in _spread(game, came):
-        cell, direction = state
+    for cell, direction in _spread(game, came):
         if goal(cell, cell + game.strides[direction]):
-            return _trace(came, state)
+            return _trace(came, (cell, direction))
     return None
 
 
-def _spread(game: Game, came: _Came) -> Iterator[tuple[int, int]]:
-    """Breadth first over (cell, direction); `came` tells for each state where it was reached from."""
+def _spread(game: Game, came: _Came) -> Iterator[_Pose]:
+    """The poses that can be reached, breadth first, noted in `came` as they are found."""
     queue = deque(came)
     while queue:
-        state = queue.popleft()
-        yield state
-        cell, direction = state
+        pose = cell, direction = queue.popleft()
+        yield pose
         ahead = cell + game.strides[direction]
-        steps = [
-            (Actions.left, (cell, (direction - 1) % 4)),
-            (Actions.right, (cell, (direction + 1) % 4)),
-        ]
-        if game.is_open(ahead):
-            steps.insert(0, (Actions.forward, (ahead, direction)))
+        steps = [(Actions.forward, (ahead, direction))] if game.is_open(ahead) else []
+        steps += [(Actions.left, (cell, (direction - 1) % 4)), (Actions.right, (cell, (direction + 1) % 4))]
         for action, following in steps:
             if following not in came:
-                came[following] = (state, action)
+                came[following] = (pose, action)
                 queue.append(following)
 
 
-def _trace(came: _Came, state: tuple[int, int]) -> list[Actions]:
+def _trace(came: _Came, pose: _Pose) -> list[Actions]:
     actions: list[Actions] = []
-    while (step := came[state]) is not None:
-        state, action = step
+    while (step := came[pose]) is not None:
+        pose, action = step
         actions.append(action)
     return actions[::-1]
 
@@ -155,7 +149,7 @@ def _go_to(game: Game, thing: Thing) -> list[Actions]:
 
 
 def _pick_up(game: Game, thing: Thing) -> list[Actions]:
-    if thing.body.type == "door":
+    if thing.is_door:
         raise Refused("A door cannot be picked up.")
     if game.carried:
         raise Refused(f"You carry {game.carried.name}; drop it first.")
@@ -165,14 +159,14 @@ def _pick_up(game: Game, thing: Thing) -> list[Actions]:
 def _open(game: Game, thing: Thing) -> list[Actions]:
     if thing.body.type not in ("door", "box"):
         raise Refused(f"{thing.name} cannot be opened.")
-    if thing.body.type == "door" and thing.body.is_open:
+    if thing.is_door and thing.body.is_open:
         raise Refused(f"{thing.name} is open.")
     _check_lock(game, thing)
     return [*_approach(game, thing), Actions.toggle]
 
 
 def _go_through(game: Game, thing: Thing) -> list[Actions]:
-    if thing.body.type != "door":
+    if not thing.is_door:
         raise Refused(f"{thing.name} is not a door.")
     _check_lock(game, thing)
     touch = [] if thing.body.is_open else [Actions.toggle]
@@ -180,10 +174,7 @@ def _go_through(game: Game, thing: Thing) -> list[Actions]:
 
 
 def _check_lock(game: Game, thing: Thing) -> None:
-    if thing.body.type != "door" or not thing.body.is_locked:
-        return
-    key = game.carried.body if game.carried else None
-    if key is None or key.type != "key" or key.color != thing.body.color:
+    if thing.is_door and game.bars(thing):
         raise Refused(f"{thing.name} is locked; you need a {thing.body.color} key in hand.")
 
 

@@ -37,16 +37,6 @@ def first_obstacle(game: Game, path: list[int]) -> Thing | None:
     return next((game.thing_at(cell) for cell in path[1:-1] if not game.is_open(cell)), None)
 
 
-def holds_key(game: Game, door: Thing) -> bool:
-    """Whether the agent holds a key that fits the door."""
-    return game.carried is not None and is_key(game.carried, door)
-
-
-def is_key(thing: Thing, door: Thing) -> bool:
-    """Whether the thing is a key that fits the door."""
-    return bool(thing.body.type == "key" and thing.body.color == door.body.color)
-
-
 def _neighbours(game: Game, cell: int, targets: Collection[int]) -> Iterator[tuple[int, int]]:
     """The cells that border on `cell`, each with the price of stepping onto it."""
     for stride in game.strides:
@@ -58,9 +48,9 @@ def _neighbours(game: Game, cell: int, targets: Collection[int]) -> Iterator[tup
 
 
 def _price(game: Game, thing: Thing) -> int:
-    if thing.body.type != "door":
+    if not thing.is_door:
         return _OBJECT
-    return _LOCKED_DOOR if thing.body.is_locked and not holds_key(game, thing) else _CLOSED_DOOR
+    return _LOCKED_DOOR if game.bars(thing) else _CLOSED_DOOR
 
 
 def _trace(came: dict[int, int], cell: int) -> list[int]:

@@ -35,11 +35,14 @@ class BabyAIEpisode(Episode):
 
     def step(self, command: str) -> Result:
         """Makes one move; an impossible one is refused with a reason and changes nothing."""
+        game, known = self._game, set(self._game.things)
         try:
-            play(self._game, command)
+            play(game, command)
         except Refused as refusal:
             return self._result(str(refusal), valid=False)
-        return self._result(_ENDINGS.get(self._game.status) or describe(self._game))
+        in_sight = {thing.name for thing, _ in game.in_sight}
+        passed = [thing for name, thing in game.things.items() if name not in known | in_sight]
+        return self._result(_ENDINGS.get(game.status) or describe(game, passed))
 
     def _result(self, observation: str, *, valid: bool = True) -> Result:
         game = self._game
