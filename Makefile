@@ -9,6 +9,7 @@ DEV := $(VENV)/.installed-dev
 
 # Tried in this order; `make PYTHONS=/path/to/python ...` names another.
 PYTHONS ?= python3.13 python3.12 python3.11 python3
+SET = $(if $(MODEL),--policy.model '$(MODEL)') $(if $(RUN),--run.folder '$(RUN)')
 PYTEST := $(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .PHONY: help install train serve eval bench test test-fast test-gpu check format clean known-env
@@ -19,13 +20,16 @@ help: ## list the commands
 install: $(TRAIN) ## set up everything that training needs, and stop there
 
 train: known-env $(TRAIN) ## ENV=textcraft [MODEL=name-or-path] [RUN=folder] [ARGS='--rl.updates 3']: train, evaluated before and after
-	$(PY) -m trainers @trainers/recipes/$(ENV).toml $(if $(MODEL),--policy.model '$(MODEL)') $(if $(RUN),--run.folder '$(RUN)') $(ARGS)
+	$(PY) -m trainers @trainers/recipes/$(ENV).toml $(SET) $(ARGS)
 
 serve: $(BASE) ## ENV=textcraft [PORT=36001] [REPLICAS=4] [ARGS='--token ...']: serve a scenario over HTTP
 	$(PY) -m servers $(ENV) $(if $(PORT),--port $(PORT)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(ARGS)
 
-eval: known-env $(TRAIN) ## ENV=textcraft [CKPT=run-or-checkpoint] [MODEL=name-or-path] [ARGS=...]: play the held-out items
-	$(PY) -m trainers evaluate @trainers/recipes/$(ENV).toml $(if $(MODEL),--policy.model '$(MODEL)') $(if $(CKPT),--checkpoint '$(CKPT)') $(ARGS)
+eval: known-env $(TRAIN) ## ENV=textcraft [CKPT=run-or-checkpoint] [MODEL=...] [ARGS=...]: play the held-out items
+	$(PY) -m trainers evaluate @trainers/recipes/$(ENV).toml $(if $(CKPT),--checkpoint '$(CKPT)') $(SET) $(ARGS)
+
+bench: $(TRAIN) ## [ARGS=...]: measure how many steps a second the environments make
+	$(PY) -m benchmarks.throughput $(ARGS)
 
 test: $(DEV) ## run every test that needs neither a GPU nor a network
 	$(PYTEST) -m 'not gpu and not network' $(ARGS)

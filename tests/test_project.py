@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import os
 import re
 import statistics
 import subprocess
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import gymnasium
@@ -55,6 +57,38 @@ def test_import_contracts_hold() -> None:
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     assert re.search(r"Contracts: [1-9]\d* kept, 0 broken", result.stdout)
+
+
+def test_what_is_imported_is_declared() -> None:
+    distributions = packages_distributions()
+    declared = declared_distributions()
+    missing = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sources(*PACKAGES)
+        for name in imported(path) - sys.stdlib_module_names - set(PACKAGES)
+        if declared.isdisjoint(normal(found) for found in distributions.get(name, ()))
+    }
+    assert missing == set()
+
+
+def imported(path: Path) -> set[str]:
+    """Top-level names of the packages that a module imports, wherever in it."""
+    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    return {name.partition(".")[0] for name in names}
+
+
+def declared_distributions() -> set[str]:
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    listings = [config["options"]["install_requires"], *config["options.extras_require"].values()]
+    lines = [line for listing in listings for line in listing.splitlines() if not line.startswith("#")]
+    return {normal(re.split(r"[<>=;]", line)[0].strip()) for line in lines if line}
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def test_all_ids_are_registered_and_no_more() -> None:
