@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-import torch
 
 import gym_agents
 from gym_agents import trajectory
@@ -28,14 +28,6 @@ from trainers.settings import load
 RECIPE = "trainers/recipes/tiny_textcraft.toml"
 SMALL = ("--warm_start.steps", "0", "--eval.limit", "1", "--eval.attempts", "1")
 gym_agents.register_world("Fake/Raising-v0", "tests.fakes:RaisingWorld", max_episode_steps=2)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def train(folder: Path, *flags: str) -> None:
@@ -191,6 +183,35 @@ def test_a_server_killed_in_the_middle_of_an_update_changes_nothing(
     train(tmp_path / "alone", *flags)
     name = "trajectories/update-0002.jsonl"
     assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
+    flags = (*SMALL, "--rl.groups", "3", "--rl.tokens_per_batch", "300")
+    train(tmp_path / "one", *flags)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    launch += ["--master_addr", "127.0.0.1", "--master_port", str(free_port())]
+    words = [*launch, *command(tmp_path / "two", *flags)[1:]]
+    environ = {**os.environ, "ACCELERATE_USE_CPU": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr
+    one, two = metrics(tmp_path / "one")[0], metrics(tmp_path / "two")[0]
+    assert (one["episodes"], one["tokens"]) == (6, two["tokens"])
+    for figure in ("loss", "entropy", "grad_norm"):
+        assert two[figure] == pytest.approx(one[figure], rel=1e-4)
+    assert one["grad_norm"] > 0
+    replies = [
+        [turn.reply for episode in trajectory.read(path) for turn in episode.turns]
+        for path in (tmp_path / name / "trajectories/update-0001.jsonl" for name in ("one", "two"))
+    ]
+    assert replies[0] == replies[1]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
 
 
 def server_processes() -> list[psutil.Process]:
