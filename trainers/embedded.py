@@ -149,7 +149,6 @@ def tiny_model() -> PreTrainedModel:
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=_SPECIAL.index("<|im_end|>"),
-        pad_token_id=_SPECIAL.index("<|im_end|>"),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -159,9 +159,12 @@ def load_policy(config: PolicyConfig, device: torch.device, *, seed: int = 0) ->
     source = PeftConfig.from_pretrained(name).base_model_name_or_path if adapter else name
     model, tokenizer = _load(source, _dtype(config, device))
     _check_attention(model.config, source, config.max_context)
-    if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    with _without_noise():
+    model.get_input_embeddings().padding_idx = (
+        None  # nothing is padded, and that id may end replies: it learns
+    )
+    with _old_names():
+        if config.gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         if adapter:
             model = PeftModel.from_pretrained(model, name, is_trainable=True)
         elif config.lora_rank:
@@ -170,10 +173,10 @@ def load_policy(config: PolicyConfig, device: torch.device, *, seed: int = 0) ->
 
 
 @contextmanager
-def _without_noise() -> Iterator[None]:
-    """peft asks transformers for a property under its old name, and transformers warns the user of it."""
+def _old_names() -> Iterator[None]:
+    """peft, and every transformers since 5.0, know the names that the newest transformers warns of."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        warnings.filterwarnings("ignore", r"`(is_)?gradient_checkpointing\w*` is deprecated", FutureWarning)
         yield
 
 

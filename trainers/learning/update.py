@@ -127,7 +127,8 @@ def _step(
     """
     weight = sum(float(row.weights.sum()) for row in rows)
     tokens = sum(len(row.target_ids) for row in rows)
-    weight, tokens, pulling = _sum(accelerator, [weight, tokens, pulls]).tolist()
+    shares = torch.tensor([weight, tokens, pulls], dtype=torch.float32, device=policy.device)
+    weight, tokens, pulling = _sum(accelerator, shares).tolist()
     if not pulling:
         return {"tokens": tokens, "skipped": 1.0}
     policy.prepare_to_learn()
@@ -148,9 +149,9 @@ def _step(
     return metrics | {"tokens": tokens, "skipped": 0.0}
 
 
-def _sum(accelerator: Accelerator, values: Tensor | Sequence[float]) -> Tensor:
+def _sum(accelerator: Accelerator, values: Tensor) -> Tensor:
     """Each value summed over the processes."""
-    total: Tensor = accelerator.reduce(torch.as_tensor(values, device=accelerator.device), reduction="sum")
+    total: Tensor = accelerator.reduce(values, reduction="sum")
     return total
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,7 +71,7 @@ def plain_change(policy: Policy, collected: list[Sample], advantages: list[torch
 
 def apart(one: torch.Tensor, other: torch.Tensor) -> float:
     """Distance relative to the second's size."""
-    return ((one - other).norm() / other.norm()).item()
+    return float((one - other).norm() / other.norm())
 
 
 POLICIES = {"float64": (gpt2_policy, 1e-10), "float32": (tiny_policy, 1e-5)}
@@ -91,6 +95,38 @@ def test_the_gradient_does_not_depend_on_packing(precision: str, accelerator: Ac
     )
     assert apart(ragged, alone) < tolerance
     assert apart(together, alone) < tolerance
+
+
+def change_in_process(rank: int, port: int, folder: Path) -> None:
+    """One of two processes, with every other row, then with all rows on one of them."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    accelerator = Accelerator(cpu=True)
+    rows = pack(*batch(), 40)
+    shares = {"split": rows[rank::2], "lopsided": rows if rank else []}
+    changes = {name: change(gpt2_policy(), share, accelerator) for name, share in shares.items()}
+    torch.save(changes, folder / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_the_gradient_does_not_depend_on_processes(accelerator: Accelerator, tmp_path: Path) -> None:
+    """huggingface/trl #3476: each process divided by its own tokens, and the mean of that was taken."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    spawn = multiprocessing.get_context("spawn")
+    processes = [spawn.Process(target=change_in_process, args=(rank, port, tmp_path)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=100)
+    assert [process.exitcode for process in processes] == [0, 0]
+    expected = change(gpt2_policy(), pack(*batch(), 40), accelerator)
+    for rank in range(2):
+        for got in torch.load(tmp_path / f"{rank}.pt").values():
+            assert apart(got, expected) < 1e-10
 
 
 def test_the_loss_is_a_mean_over_tokens_whatever_the_rows(accelerator: Accelerator) -> None:
