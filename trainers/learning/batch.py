@@ -194,8 +194,8 @@ def _common_beginning(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     if not prompts:
         return ()
     first, last = min(prompts), max(prompts)  # in order of ids, all others lie between them
-    same = (at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
-    return first[: next(same, min(len(first), len(last)))]
+    differ = (at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
+    return first[: next(differ, len(first))]
 
 
 def _fill_rows(samples: Sequence[Sample], stem: int, tokens_per_row: int) -> list[list[int]]:
@@ -223,13 +223,21 @@ def _by_prompt(samples: Sequence[Sample]) -> dict[tuple[int, ...], list[int]]:
 
 
 class _Piece(NamedTuple):
-    """A run of tokens in a row: the stem, a prompt, or what one sample adds to it."""
+    """A run of tokens in a row: the stem, what a prompt adds to it, or what a sample adds to its prompt."""
 
     ids: tuple[int, ...]
+    start: int
+    """Where in the row it lies."""
     first: int
     """Position of its first token in the sample."""
+    number: int
     prompt: int
     """Number of the piece that holds its prompt; its own, if it is one."""
+
+    @property
+    def places(self) -> range:
+        """Where in the row its tokens lie."""
+        return range(self.start, self.start + len(self.ids))
 
 
 def _row(
@@ -238,37 +246,34 @@ def _row(
     chosen: Sequence[int],
     stem: tuple[int, ...],
 ) -> Row:
-    pieces = [_Piece(stem, 0, 0)]
-    prompts: dict[
-        tuple[int, ...], tuple[int, int]
-    ] = {}  # where in the row it goes on after the stem, its piece
+    pieces = [_Piece(stem, start=0, first=0, number=0, prompt=0)]
+
+    def lay(ids: tuple[int, ...], first: int, prompt: int | None = None) -> _Piece:
+        number = len(pieces)
+        pieces.append(
+            _Piece(ids, pieces[-1].places.stop, first, number, number if prompt is None else prompt)
+        )
+        return pieces[-1]
+
+    prompts: dict[tuple[int, ...], _Piece] = {}
     flat: list[dict[str, Tensor]] = []
-    length = len(stem)
     for index in chosen:
-        sample, prompt = samples[index], samples[index].prompt
-        own = len(prompt) - len(stem)
-        if prompt not in prompts:
-            prompts[prompt] = (length, len(pieces))
-            pieces.append(_Piece(prompt[len(stem) :], len(stem), len(pieces)))
-            length += own
-        start, piece = prompts[prompt]
-        rest = _Piece(sample.rest, len(prompt), piece)
-        places = [
-            *range(len(stem)),
-            *range(start, start + own),
-            *range(length, length + len(rest.ids)),
-        ]
-        flat.append(_targets(index, sample, torch.as_tensor(advantages[index]), torch.tensor(places)))
-        pieces.append(rest)
-        length += len(rest.ids)
+        sample = samples[index]
+        if sample.prompt not in prompts:
+            prompts[sample.prompt] = lay(sample.prompt[len(stem) :], first=len(stem))
+        prompt = prompts[sample.prompt]
+        rest = lay(sample.rest, first=len(sample.prompt), prompt=prompt.number)
+        places = torch.tensor([*pieces[0].places, *prompt.places, *rest.places])
+        flat.append(_targets(index, sample, torch.as_tensor(advantages[index]), places))
     sizes = torch.tensor([len(piece.ids) for piece in pieces])
+    alone = sum(len(samples[index].prompt) + len(samples[index].rest) for index in chosen)
     return Row(
         ids=torch.tensor([token for piece in pieces for token in piece.ids]),
         position_ids=torch.cat([torch.arange(len(piece.ids)) + piece.first for piece in pieces]),
         segment=torch.arange(len(pieces)).repeat_interleave(sizes),
         prompt=torch.tensor([piece.prompt for piece in pieces]).repeat_interleave(sizes),
         **{name: torch.cat([part[name] for part in flat]) for name in flat[0]},
-        tokens_saved=sum(len(samples[at].prompt) + len(samples[at].rest) for at in chosen) - length,
+        tokens_saved=alone - pieces[-1].places.stop,
     )
 
 

@@ -53,7 +53,7 @@ def trajectory(*turns: Sequence[Generation], outcome: Outcome = Outcome.SUCCESS,
 def random_episodes(
     seed: int, *, groups: int = 3, group_size: int = 4, vocabulary: int = 400
 ) -> list[Trajectory]:
-    """Groups that share a prompt of 7 tokens, with one to three ragged turns and scores of 0 or 1."""
+    """Groups with prompts of 10 tokens, the first 3 common to all; one to three ragged turns, scores 0 or 1."""
     draw = random.Random(seed)
 
     def ids(count: int) -> list[int]:
@@ -68,10 +68,11 @@ def random_episodes(
             for new in [ids(draw.randint(1, 5))]
         ]
 
+    instruction = ids(3)
     return [
         trajectory(*turns(prompt), group=group, member=member, score=float(draw.random() < 0.5))
         for group in range(groups)
-        for prompt in [ids(7)]
+        for prompt in [instruction + ids(7)]
         for member in range(group_size)
     ]
 

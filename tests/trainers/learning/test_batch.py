@@ -109,6 +109,30 @@ def test_prompts_of_one_row_do_not_see_each_other() -> None:
     assert row.tokens_saved == 0
 
 
+def test_prompts_that_begin_alike_share_their_beginning() -> None:
+    """Worked by hand: prompts 9 10 and 9 11 behind one 9, which every token sees."""
+    collected, _ = collect_samples([trajectory([generation([9, prompt], [20, 21])]) for prompt in (10, 11)])
+    (row,) = pack(collected, torch.zeros(2), 100)
+    assert row.ids.tolist() == [9, 10, 20, 11, 20]
+    assert row.position_ids.tolist() == [0, 1, 2, 1, 2]
+    assert row.predict_at.tolist() == [1, 2, 3, 4]
+    assert row.visible()[0, 0].int().tolist() == [
+        [1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [1, 1, 1, 0, 0],
+        [1, 0, 0, 1, 0],
+        [1, 0, 0, 1, 1],
+    ]
+    assert row.tokens_saved == 1
+
+
+def test_a_prompt_may_be_the_beginning_of_another() -> None:
+    collected, _ = collect_samples([trajectory([generation(prompt, [20, 21])]) for prompt in ([9], [9, 10])])
+    (row,) = pack(collected, torch.zeros(2), 100)
+    assert row.ids.tolist() == [9, 20, 10, 20]
+    assert row.predict_at.tolist() == [0, 1, 2, 3]
+
+
 def test_advantages_may_differ_within_a_sample() -> None:
     collected, _ = collect_samples([trajectory([generation([1], [3, 4])], [generation([5], [6])])])
     (row,) = pack(collected, [torch.tensor([0.1, 0.2, 0.3])], 100)
@@ -136,10 +160,10 @@ def test_rows_keep_to_the_budget_and_lose_no_token(budget: int) -> None:
     ]
 
 
-def test_a_group_in_one_row_saves_its_repeated_prompts() -> None:
+def test_one_row_repeats_neither_the_instruction_nor_a_prompt() -> None:
     collected, _ = collect_samples(random_episodes(1, groups=3, group_size=4))
     (row,) = pack(collected, torch.zeros(12), 10_000)
-    assert row.tokens_saved == 3 * (4 - 1) * 7
+    assert row.tokens_saved == (12 - 1) * 3 + 3 * (4 - 1) * 7
 
 
 def test_minibatches_keep_groups_whole() -> None:
