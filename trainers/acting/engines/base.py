@@ -73,7 +73,7 @@ class Engine(Protocol):
         ...
 
     def collect(self) -> list[Completion]:
-        """Runs until at least one queued request is complete; returns all that are. Empty if none is queued."""
+        """Runs until a queued request is complete; returns all that are, or `[]` if none is queued."""
         ...
 
     def release(self, conversation: Hashable) -> None:

@@ -1,4 +1,4 @@
-"""Drawing tokens: one uniform number per token, fixed by the request's seed, and the inverse of the CDF."""
+"""Drawing tokens: one uniform number per token, fixed by the request's seed, through the inverse of the CDF."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from trainers.acting.engines.base import Sampling
+
+_SHARE = 256
+"""The cumulative distribution is built over shares of so many tokens first, then inside the one that is hit."""
 
 
 def uniforms(seed: tuple[int, ...], count: int) -> list[float]:
@@ -26,15 +30,20 @@ def draw(
     The log-probability is that of the whole distribution at the row's temperature (at 1 for a greedy row), before
     top-p. A row's token depends on its own logits, sampling and number alone.
     """
-    temperature = logits.new_tensor(
-        [sampling.temperature or 1.0 for sampling in samplings], dtype=torch.float32
-    )
-    logprobs = torch.log_softmax(logits.float() / temperature[:, None], dim=-1)
+    probabilities = torch.softmax(_tempered(logits.float(), samplings), dim=-1)
+    ids = _inverse_cdf(_nucleus(probabilities, samplings), numbers)
     greedy = [sampling.temperature == 0 for sampling in samplings]
-    ids = logprobs.argmax(-1) if all(greedy) else _inverse_cdf(_nucleus(logprobs.exp(), samplings), numbers)
-    if any(greedy) and not all(greedy):
-        ids = torch.where(torch.tensor(greedy, device=ids.device), logprobs.argmax(-1), ids)
-    return ids.tolist(), logprobs.gather(-1, ids[:, None])[:, 0].tolist()
+    if any(greedy):
+        ids = torch.where(torch.tensor(greedy, device=ids.device), logits.argmax(-1), ids)
+    chosen = probabilities.gather(-1, ids[:, None])[:, 0]
+    return ids.tolist(), chosen.log().tolist()
+
+
+def _tempered(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
+    temperatures = [sampling.temperature or 1.0 for sampling in samplings]
+    if all(temperature == 1 for temperature in temperatures):
+        return logits
+    return logits / logits.new_tensor(temperatures)[:, None]
 
 
 def _nucleus(probabilities: Tensor, samplings: Sequence[Sampling]) -> Tensor:
@@ -48,10 +57,19 @@ def _nucleus(probabilities: Tensor, samplings: Sequence[Sampling]) -> Tensor:
 
 
 def _inverse_cdf(weights: Tensor, numbers: Sequence[float]) -> Tensor:
-    """The first token whose cumulative weight exceeds its row's number times the total."""
-    cumulative = weights.cumsum(-1, dtype=torch.float64)
-    total = cumulative[:, -1]
-    threshold = torch.minimum(
-        total * total.new_tensor(numbers), torch.nextafter(total, torch.zeros_like(total))
-    )
-    return torch.searchsorted(cumulative, threshold[:, None], right=True)[:, 0]
+    """For each row of `weights` `[rows, vocabulary]`, the token on which its number of the total weight falls."""
+    shares = F.pad(weights, (0, -weights.shape[1] % _SHARE)).unflatten(1, (-1, _SHARE))
+    sums = shares.sum(-1).double()
+    target = sums.sum(-1) * sums.new_tensor(numbers)
+    share, before = _hit(sums, target)
+    inside = shares[torch.arange(len(shares), device=shares.device), share].double()
+    return share * _SHARE + _hit(inside, target - before)[0]
+
+
+def _hit(weights: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """The first position whose cumulative weight exceeds the target (the last one that weighs anything, if
+    rounding put the target at the end), and the cumulative weight before it."""
+    cumulative = weights.cumsum(-1)
+    last = torch.nextafter(cumulative[:, -1], torch.zeros_like(target))
+    at = torch.searchsorted(cumulative, torch.minimum(target, last)[:, None], right=True)
+    return at[:, 0], (cumulative.gather(-1, at) - weights.gather(-1, at))[:, 0]

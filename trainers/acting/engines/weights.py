@@ -70,20 +70,24 @@ class DecodingForm:
 
 
 def _is_adapted_linear(module: nn.Module) -> bool:
-    return isinstance(module, LoraLayer) and type(module.get_base_layer()) is nn.Linear
+    """Plain LoRA around a linear layer; other kinds of adapter run as they are."""
+    return (
+        isinstance(module, LoraLayer)
+        and type(module.get_base_layer()) is nn.Linear
+        and not module.lora_variant
+        and not any(module.lora_bias.values())
+    )
 
 
 def _folded(layer: Any) -> Tensor:
-    """The layer's matrix plus its active adapter, by column."""
-    weight = layer.get_base_layer().weight
-    original = weight.data
-    if not layer.disable_adapters:
-        layer.merge(safe_merge=True)  # into a copy, which it puts in place of the original
-    try:
-        return _by_column(weight.data)
-    finally:
-        weight.data = original
-        layer.merged_adapters = []
+    """The layer's matrix plus its active adapters, by column."""
+    weight: Tensor = layer.get_base_layer().weight.data
+    active = (
+        [] if layer.disable_adapters else [name for name in layer.active_adapters if name in layer.lora_A]
+    )
+    for name in active:
+        weight = weight + layer.get_delta_weight(name).to(weight.dtype)
+    return _by_column(weight)
 
 
 def _by_column(matrix: Tensor) -> Tensor:
