@@ -6,9 +6,6 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
-import msgspec
-
-from gym_agents.trajectory import Generation, Trajectory
 from trainers.acting.chat import ChatLayout
 from trainers.acting.engines.base import Completion
 from trainers.config import AgentConfig
@@ -47,10 +44,6 @@ class Agent(Protocol):
         """Starts an episode at the scenario's instruction and the world's first observation."""
         ...
 
-    def as_sampled(self, episode: Trajectory) -> Trajectory:
-        """An episode whose replies were given, with the ids that the policy would have sampled to give them."""
-        ...
-
 
 class ReActAgent:
     """The whole conversation is seen, each observation is appended to it, and all that is said goes to the world."""
@@ -65,16 +58,6 @@ class ReActAgent:
             said: Completion = yield Prompt(context_ids)
             observation = yield Reply(self._layout.decode(said.sampled_ids))
             context_ids = self._layout.following(observation, ended=said.finish == "stop")
-
-    def as_sampled(self, episode: Trajectory) -> Trajectory:
-        """As `Agent.as_sampled`."""
-        observed = [*(turn.observation for turn in episode.turns), episode.final_observation]
-        context_ids, turns = self._layout.opening(episode.instruction, observed[0]), []
-        for turn, answer in zip(episode.turns, observed[1:], strict=True):
-            generation = Generation(context_ids, self._layout.supervised(turn.reply), logprobs=())
-            turns.append(msgspec.structs.replace(turn, generations=(generation,)))
-            context_ids = self._layout.following(answer, ended=True)
-        return msgspec.structs.replace(episode, turns=tuple(turns))
 
 
 def make_agent(config: AgentConfig, layout: ChatLayout) -> Agent:

@@ -101,16 +101,14 @@ class _Template:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
         self._name = tokenizer.name_or_path or type(tokenizer).__name__
-        try:
-            source = tokenizer.get_chat_template()
-        except ValueError as error:
-            raise PolicyError(f"The tokenizer of {self._name} has no chat template.") from error
+        if not tokenizer.chat_template:
+            raise PolicyError(f"The tokenizer of {self._name} has no chat template.")
         self.control = {
             token.content: id
             for id, token in tokenizer.added_tokens_decoder.items()
-            if token.special or token.content in source
+            if token.special or not token.content.isspace()  # some tokenizers add runs of spaces
         }
-        """Tokens that structure a conversation, by how they are spelt."""
+        """Tokens that mean more than their characters, by how they are spelt."""
 
     def ids(self, glue: str) -> Ids:
         """Ids of the template's own text."""
