@@ -11,7 +11,7 @@ class RunConfig:
     """The run itself."""
 
     folder: str = ""
-    """Run folder; empty makes `runs/<env>-<time>`. A folder that holds a checkpoint is resumed."""
+    """Run folder; empty makes `runs/<env>-<command>-<time>`. A folder that holds a checkpoint is resumed."""
     seed: int = 0
     """Everything random in the run is a function of it."""
     deterministic: bool | None = None

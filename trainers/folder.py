@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import platform
@@ -17,7 +18,6 @@ from gym_agents import trajectory
 from gym_agents.trajectory import Trajectory
 from trainers.acting.evaluate import Evaluation, Way
 from trainers.config import Config
-from trainers.limits import changed_fields
 from trainers.settings import ConfigError, load, to_toml
 
 MAY_CHANGE = frozenset(
@@ -45,6 +45,7 @@ class RunFolder:
         self.config = path / "config.toml"
         self.metrics = path / "metrics.jsonl"
         self.curve = path / "curve.png"
+        self.policy = path / "policy"
         self.demonstrations = path / "demonstrations.jsonl"
         self.checkpoints = path / "checkpoints"
         self.trajectories = path / "trajectories"
@@ -61,7 +62,7 @@ class RunFolder:
                 raise ConfigError([f"run.folder: {self.path} holds files, but no run"])
             return
         before = load([f"@{self.config}"])
-        changed = [name for name in changed_fields(before, config) if name not in MAY_CHANGE]
+        changed = [name for name in _changed_fields(before, config) if name not in MAY_CHANGE]
         if changed:
             raise ConfigError(
                 [
@@ -147,6 +148,17 @@ def replace_episodes(path: Path, episodes: Iterable[Trajectory]) -> None:
     partial.unlink(missing_ok=True)
     trajectory.write(partial, episodes)
     partial.replace(path)
+
+
+def _changed_fields(before: Config, after: Config) -> list[str]:
+    """`section.key` of every field in which two configurations differ."""
+    earlier, later = dataclasses.asdict(before), dataclasses.asdict(after)
+    return [
+        f"{section}.{key}"
+        for section, fields in earlier.items()
+        for key, value in fields.items()
+        if value != later[section][key]
+    ]
 
 
 def _field(config: Config, name: str) -> Any:

@@ -7,7 +7,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
@@ -135,12 +134,3 @@ def _tasks(config: Config, spec: EnvSpec) -> Broken:
             if asked not in known:
                 near = near_match(asked, known)
                 yield name, f"names {asked!r}, but {config.env.id} holds {', '.join(known)}.{near}"
-
-
-def changed_fields(before: Any, after: Any) -> list[str]:
-    """`section.key` of every field in which two configurations differ."""
-    sections = dataclasses.asdict(before).items()
-    theirs = dataclasses.asdict(after)
-    return [
-        f"{section}.{key}" for section, keys in sections for key in keys if keys[key] != theirs[section][key]
-    ]

@@ -11,6 +11,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from trainers.acting.evaluate import Evaluation, Way, gain, success
 from trainers.folder import RunFolder
@@ -28,6 +29,7 @@ def draw_curve(folder: RunFolder, title: str) -> None:
     _draw_evaluations(axes, evaluations, "sampled", "tab:orange", "held-out items, sampled")
     _draw_evaluations(axes, evaluations, "greedy", "tab:green", "held-out items, greedy")
     axes.set(title=title, xlabel="update", ylabel="success rate", ylim=(-0.02, 1.02))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(loc="best", frameon=False)
     figure.savefig(folder.curve, dpi=120)
 
@@ -64,7 +66,7 @@ def final_lines(folder: Path, before: Evaluation, after: Evaluation) -> list[str
     return [
         f"Success on {len(after.results)} held-out items: {_change(before, after, 'sampled')} sampled, "
         f"{_change(before, after, 'greedy')} greedy (95% intervals over items{apart}).",
-        f"Run folder: {folder} (curve.png, metrics.jsonl, trajectories/, evaluations/, checkpoints/).",
+        f"Run folder: {folder} (curve.png, metrics.jsonl, trajectories/, evaluations/, checkpoints/, policy/).",
         f"Next, train on: {python} -m trainers @{folder / 'config.toml'} --run.folder {folder} --rl.updates {2 * after.update}",
     ]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gymnasium
 import torch
 import transformers
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
 from gym_agents.launcher import local_server
+from gym_agents.tasks import find_spec
 from trainers import rl, sft
 from trainers.acting.agents import make_agent
 from trainers.acting.chat import ChatLayout
@@ -44,6 +44,7 @@ def train(config: Config, folder: Path) -> None:
     after = run.evaluation(config.rl.updates)
     if run.is_main:
         draw_curve(run.folder, title=config.env.id)
+        run.policy.save(run.folder.policy)
     for line in final_lines(run.folder.path, before, after):
         run.screen.say(line)
     run.envs.close()
@@ -107,7 +108,7 @@ def _shared_servers(config: Config, accelerator: Accelerator) -> str:
         return config.env.server
     addresses: list[str] = []
     if accelerator.is_main_process:
-        world = gymnasium.spec(config.env.id).kwargs["scenario"]
+        world = find_spec(config.env.id).kwargs["scenario"]
         addresses = [local_server(world, number).start() for number in range(config.env.replicas)]
     shared: str = broadcast_object_list([",".join(addresses)])[0]
     return shared

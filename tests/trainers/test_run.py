@@ -14,6 +14,8 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import gym_agents
 from gym_agents import trajectory
@@ -21,8 +23,10 @@ from gym_agents.trajectory import Trajectory
 from trainers import rl, runner
 from trainers.__main__ import main
 from trainers.acting.health import ErrorBudget
+from trainers.config import PolicyConfig
 from trainers.errors import TooManyEnvErrors
 from trainers.metrics import without_times
+from trainers.models import load_policy
 from trainers.settings import load
 
 RECIPE = "trainers/recipes/tiny_textcraft.toml"
@@ -49,8 +53,13 @@ def test_a_run_leaves_its_files_and_says_three_things_at_the_end(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in folder.iterdir()} == {
         *("config.toml", "versions.json", "metrics.jsonl", "curve.png", "demonstrations.jsonl"),
-        *("trajectories", "evaluations", "checkpoints"),
+        *("trajectories", "evaluations", "checkpoints", "policy"),
     }
+    learned = load_policy(
+        PolicyConfig(str(folder / "policy"), lora_rank=0, max_context=64), torch.device("cpu")
+    )
+    kept = load_file(folder / "checkpoints" / "update-0002" / "weights.safetensors")
+    assert all(torch.equal(weights, kept[name]) for name, weights in learned.trainable.items())
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert load([f"@{folder}/config.toml"]).horizon.stages == (2, 3)
     rows = metrics(folder)
