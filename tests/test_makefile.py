@@ -82,7 +82,9 @@ def test_train_passes_model_folder_and_further_flags_on(venv: Path, environ: dic
 
 def test_eval_passes_the_checkpoint_on(venv: Path, environ: dict[str, str]) -> None:
     result = make("eval", f"VENV={venv}", "ENV=textcraft", "CKPT=runs/mine", env=environ)
-    assert command_of(result) == "-m trainers evaluate @trainers/recipes/textcraft.toml --checkpoint runs/mine"
+    assert (
+        command_of(result) == "-m trainers evaluate @trainers/recipes/textcraft.toml --checkpoint runs/mine"
+    )
 
 
 def test_serve_names_scenario_port_and_replicas(venv: Path, environ: dict[str, str]) -> None:
