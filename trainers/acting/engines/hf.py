@@ -46,7 +46,7 @@ class _Generation:
         return "length" if len(self.ids) == len(self.numbers) else None
 
 
-@dataclass
+@dataclass(eq=False)
 class _Conversation:
     """A conversation and the slot that holds its keys and values."""
 
@@ -135,7 +135,7 @@ class HFEngine:
             return
         self._active = [other for other in self._active if other is not known]
         self._waiting = [other for other in self._waiting if other is not known]
-        if known.slot is not None:
+        if known.slot >= 0:
             heapq.heappush(self._free, known.slot)
 
     def sync(self, weight_version: int) -> None:
