@@ -149,8 +149,8 @@ class _Rollout:
         """Leaves engine and worlds usable: nothing is generated or under way any more."""
         for episode in self._episodes.values():
             self._engine.release(episode.conversation)
-        while self._awaited and (events := self._envs.recv(DRAIN)):
-            self._awaited.difference_update(event.index for event in events)
+        while self._awaited and self._receive(DRAIN):
+            pass
 
     # Between the rollout and the worlds.
 
@@ -159,8 +159,8 @@ class _Rollout:
         self._send()
         while self._awaited:
             events: list[Event] = []
-            while len(events) < len(self._awaited):
-                events += self._envs.recv()
+            while self._awaited:
+                events += self._receive(None)
             for event in sorted(events, key=lambda event: event.index):
                 self._answered(event)
             self._send()
@@ -169,9 +169,14 @@ class _Rollout:
         """Hears the answers that are there; waits for one only where the engine has nothing to do."""
         self._send()
         if self._awaited:
-            for event in self._envs.recv(0.0 if self._asking else None):
+            for event in self._receive(0.0 if self._asking else None):
                 self._answered(event)
             self._send()
+
+    def _receive(self, timeout: float | None) -> list[Event]:
+        events = self._envs.recv(timeout)
+        self._awaited.difference_update(event.index for event in events)
+        return events
 
     def _send(self) -> None:
         """Sends the replies and resets that have gathered, each kind in one call."""
@@ -204,7 +209,6 @@ class _Rollout:
                     self._send_replies({index: reply})
 
     def _answered(self, event: Event) -> None:
-        self._awaited.discard(event.index)
         episode = self._episodes[event.index]
         if event.error is not None:
             self._failed(event.index, event.error)
