@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from gym_agents.errors import NotOffered
 from gym_agents.horizon import HorizonLimit
 from gym_agents.trajectory import Generation, Outcome, Trajectory, Turn
 from gym_agents.vector import Event
@@ -15,6 +16,9 @@ from trainers.acting.agents import Agent, Prompt
 from trainers.acting.chat import ChatLayout
 from trainers.acting.engines.base import Completion
 from trainers.acting.sampler import Draw
+
+MAX_TURNS = 200
+"""An expert that needs more is no example to follow."""
 
 
 @dataclass
@@ -36,32 +40,43 @@ def play_expert(envs: HorizonLimit, draws: Sequence[Draw]) -> list[Trajectory]:
     Replies hold the action alone: no thought is put into an expert's mouth.
 
     Args:
-        envs: on a server that plays the expert, without a turn limit.
+        envs: on a server that plays the expert.
         draws: what to play.
 
     Raises:
         EnvironmentFailure: if the environment fails.
-        NotOffered: if the world has no expert.
+        NotOffered: if the expert has no advice for any of them.
     """
+    envs.set_horizon(MAX_TURNS)
     waiting = deque(enumerate(draws))
     under_way: dict[int, tuple[int, _Attempt]] = {}
     solved: dict[int, Trajectory] = {}
+    refusals: list[NotOffered] = []
     _start(envs, list(range(envs.num_envs)), waiting, under_way)
     while under_way:
         for event in envs.recv():
             number, attempt = under_way[event.index]
-            if event.error is not None:
-                raise event.error
             _hear(attempt, event)
-            if not (event.terminated or event.truncated):
-                attempt.reply = f"Action: {envs.expert(event.index)}"
-                envs.send([event.index], [attempt.reply])
+            if not (event.terminated or event.truncated) and _play_on(envs, event.index, attempt, refusals):
                 continue
             if event.info["success"]:
                 solved[number] = _trajectory(attempt, envs, event)
             del under_way[event.index]
             _start(envs, [event.index], waiting, under_way)
+    if refusals and not solved:
+        raise refusals[-1]
     return [solved[number] for number in sorted(solved)]
+
+
+def _play_on(envs: HorizonLimit, index: int, attempt: _Attempt, refusals: list[NotOffered]) -> bool:
+    """Sends the expert's next command; `False` where it has none."""
+    try:
+        attempt.reply = f"Action: {envs.expert(index)}"
+    except NotOffered as refusal:
+        refusals.append(refusal)
+        return False
+    envs.send([index], [attempt.reply])
+    return True
 
 
 def _start(
@@ -78,6 +93,8 @@ def _start(
 
 
 def _hear(attempt: _Attempt, event: Event) -> None:
+    if event.error is not None:
+        raise event.error
     if event.kind == "reset":
         attempt.instruction, attempt.task = event.info["instruction"], event.info["task"]
         attempt.item_id = event.info["item_id"]

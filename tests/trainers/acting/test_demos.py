@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gym_agents.errors import NotOffered
 from gym_agents.horizon import HorizonLimit
 from trainers.acting.agents import make_agent
 from trainers.acting.chat import ChatLayout
@@ -53,3 +54,10 @@ def test_the_tokens_of_a_demonstration_are_what_the_chat_template_makes_of_it(en
     assert given.count("<|im_start|>user\n") == given.count("<|im_start|>assistant\n") == len(episode.turns)
     for text in (episode.instruction, *(turn.observation for turn in episode.turns)):
         assert text in given
+
+
+def test_an_expert_that_never_knows_is_an_error() -> None:
+    made = make_worlds(EnvConfig(id="AgentGym/TextCraft-v0", num_envs=1))
+    with pytest.raises(NotOffered):
+        play_expert(made, ItemSampler(made.items("train"), seed=0).next(1))
+    made.close()
