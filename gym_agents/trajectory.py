@@ -78,7 +78,7 @@ class Trajectory(msgspec.Struct, frozen=True):
     """The turn limit in force."""
     update: int = 0
     error: str | None = None
-    """What failed, for an `env_error`."""
+    """What failed, for an `env_error`; why the last reply was refused, for a `failure` by it."""
 
     @property
     def success(self) -> bool:
