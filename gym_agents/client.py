@@ -11,15 +11,12 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-import aiohttp
-import msgspec
 import tenacity
 
 from gym_agents.errors import (
     AgentGymError,
-    BadAnswer,
     DeadlineExceeded,
     EnvironmentFailure,
     ReplyTooLong,
@@ -31,40 +28,23 @@ from gym_agents.errors import (
 )
 from gym_agents.launcher import LocalServer
 from gym_agents.protocol import (
-    BATCH,
-    CLIENT_KEEP_ALIVE,
-    CLOSE_RUN,
-    EXPERT,
-    HELLO,
-    ITEMS,
     MAX_BATCH_BYTES,
     MAX_REPLY_BYTES,
-    RENEW,
     VERSION,
-    Advice,
     Answer,
     Call,
-    Expert,
     Failed,
     Hello,
-    Items,
-    Line,
-    Run,
     Step,
     clean,
 )
+from gym_agents.replica import CONNECT_DEADLINE, Replica
 from gym_agents.session import Session
 
-CONNECT_DEADLINE = 10.0
-"""Seconds to reach a server for the first time."""
 ATTEMPTS_BEFORE_MOVING = 3
 """Failed attempts at a replica before its sessions move to the next one."""
-
 LONGEST_PAUSE = 5.0
 """Most seconds between two attempts at a busy server: there may be room before it expects some."""
-
-_encode = msgspec.json.Encoder().encode
-_decode_lines = msgspec.json.Decoder(Line).decode_lines
 
 
 class Job(NamedTuple):
@@ -74,86 +54,7 @@ class Job(NamedTuple):
     call: Call
 
 
-M = TypeVar("M", Hello, Items, Advice)
-
 Deliver = Callable[[Job, Answer | AgentGymError], None]
-
-
-class Replica:
-    """One server process: its address and a pool of connections."""
-
-    def __init__(self, server: str | LocalServer, token: str | None) -> None:
-        self._server = server
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http: aiohttp.ClientSession | None = None
-
-    async def url(self, path: str) -> str:
-        """The address of a route; a local server that is not running is started."""
-        if isinstance(self._server, str):
-            return self._server.rstrip("/") + path
-        address = self._server.address
-        if address is None:
-            address = await asyncio.to_thread(self._server.start)
-        return address + path
-
-    @property
-    def expert_token(self) -> str | None:
-        return self._server.expert_token if isinstance(self._server, LocalServer) else None
-
-    async def batch(self, calls: Sequence[Call]) -> AsyncIterator[list[Line]]:
-        """Sends the calls; yields answers as they arrive, several at a time.
-
-        Raises:
-            ServerUnreachable: if the connection is lost; calls without an answer may have been played.
-        """
-        async with self._request("POST", BATCH, _encode(calls)) as response:
-            rest = b""
-            async for chunk in response.content.iter_any():
-                complete, newline, rest = (rest + chunk).rpartition(b"\n")
-                if newline:
-                    yield self._lines(complete)
-            if rest:
-                raise ServerUnreachable(f"{await self.url('')} broke off in the middle of an answer.")
-
-    async def fetch(self, method: str, path: str, body: object = None, token: str | None = None) -> bytes:
-        """One plain request; typed errors are raised."""
-        headers = {"Authorization": f"Bearer {token}"} if token else None
-        data = None if body is None else _encode(body)
-        async with self._request(method, path, data, headers) as response:
-            return await response.read()
-
-    async def close(self) -> None:
-        if self._http is not None:
-            await self._http.close()
-
-    @contextlib.asynccontextmanager
-    async def _request(
-        self, method: str, path: str, data: bytes | None, headers: dict[str, str] | None = None
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        url = await self.url(path)
-        try:
-            async with self._pool().request(method, url, data=data, headers=headers) as response:
-                if response.status != 200:
-                    raise _failure(response.status, await response.read(), url)
-                yield response
-        except (aiohttp.ClientError, ConnectionError) as error:
-            raise ServerUnreachable(f"No answer from {url}: {error!r}") from error
-
-    def _pool(self) -> aiohttp.ClientSession:
-        if self._http is None:
-            self._http = aiohttp.ClientSession(
-                headers={**self._headers, "Content-Type": "application/json"},
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=CLIENT_KEEP_ALIVE),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_DEADLINE),
-            )
-        return self._http
-
-    @staticmethod
-    def _lines(data: bytes) -> list[Line]:
-        try:
-            return _decode_lines(data)
-        except msgspec.DecodeError as error:
-            raise BadAnswer(f"The server's answer does not fit the protocol: {error}") from error
 
 
 class Client:
@@ -198,14 +99,11 @@ class Client:
 
     async def items(self, task: str | None, split: str) -> tuple[int, ...]:
         """The items of a split."""
-        path = f"{ITEMS}?split={split}" + (f"&task={task}" if task else "")
-        return _decoded(await self._replicas[0].fetch("GET", path), Items).items
+        return await self._replicas[0].items(task, split)
 
     async def expert(self, session: Session) -> str:
         """The expert's next command, from a server that plays one."""
-        replica = self._replicas[session.replica]
-        answer = await replica.fetch("POST", EXPERT, Expert(session.id), replica.expert_token)
-        return _decoded(answer, Advice).command
+        return await self._replicas[session.replica].expert(session.id)
 
     async def play(self, jobs: Sequence[Job], deliver: Deliver) -> None:
         """Sends the jobs, at most one a session, and hands each its answer or its error, as they come."""
@@ -244,14 +142,14 @@ class Client:
             if self._hello is not None:
                 with contextlib.suppress(AgentGymError, TimeoutError):
                     async with asyncio.timeout(1):
-                        await replica.fetch("POST", CLOSE_RUN, Run(self.run))
+                        await replica.close_run(self.run)
             await replica.close()
 
     async def _greet(self, replica: Replica) -> Hello:
         try:
             address = await replica.url("")
             async with asyncio.timeout(CONNECT_DEADLINE):
-                hello = _decoded(await replica.fetch("GET", HELLO), Hello)
+                hello = await replica.hello()
         except TimeoutError as error:
             raise ServerUnreachable(f"{address} did not answer within {CONNECT_DEADLINE:.0f} s.") from error
         if hello.version != VERSION:
@@ -269,7 +167,7 @@ class Client:
             for replica in self._replicas:
                 with contextlib.suppress(AgentGymError, TimeoutError):  # the next call will find out
                     async with asyncio.timeout(every):
-                        await replica.fetch("POST", RENEW, Run(self.run))
+                        await replica.renew(self.run)
 
     def _parts(self, jobs: Sequence[Job], replica: int) -> list[list[Job]]:
         """The jobs of one replica, split where a body would grow over the server's limit."""
@@ -428,18 +326,3 @@ def _pause(state: tenacity.RetryCallState) -> float:
     if isinstance(error, ServerBusy) and error.retry_after is not None:
         return min(error.retry_after, LONGEST_PAUSE)
     return 0.0 if isinstance(error, SessionUnknown) else _backoff(state)
-
-
-def _failure(status: int, body: bytes, url: str) -> AgentGymError:
-    try:
-        failed = msgspec.json.decode(body, type=Failed)
-    except msgspec.DecodeError:
-        return BadAnswer(f"{url} answered {status} without a typed error: {body[:200]!r}")
-    return from_code(failed.code, failed.message, failed.retry_after)
-
-
-def _decoded(data: bytes, kind: type[M]) -> M:
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:
-        raise BadAnswer(f"The server's answer is not a {kind.__name__}: {error}") from error
