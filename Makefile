@@ -28,8 +28,8 @@ serve: $(BASE) ## ENV=textcraft [PORT=36001] [REPLICAS=4] [ARGS='--token ...']: 
 eval: known-env $(TRAIN) ## ENV=textcraft [CKPT=run-or-checkpoint] [MODEL=...] [ARGS=...]: play the held-out items
 	$(PY) -m trainers evaluate @trainers/recipes/$(ENV).toml $(if $(CKPT),--checkpoint '$(CKPT)') $(SET) $(ARGS)
 
-bench: $(TRAIN) ## [ARGS=...]: measure how many steps a second the environments make
-	$(PY) -m benchmarks.throughput $(ARGS)
+bench: $(TRAIN) ## [ENV=textcraft] [ARGS='--sessions 64']: measure how many steps a second the environments make
+	$(PY) -m benchmarks.throughput $(ENV) $(ARGS)
 
 test: $(DEV) ## run every test that needs neither a GPU nor a network
 	$(PYTEST) -m 'not gpu and not network' $(ARGS)
