@@ -128,7 +128,7 @@ class Client:
         """Closes sessions as far as their servers can be reached; their leases do the rest."""
         for replica, peer in enumerate(self._replicas):
             calls = [session.close() for session in sessions if session.replica == replica and session.opened]
-            if calls:
+            if calls and peer.running:
                 with contextlib.suppress(AgentGymError, TimeoutError):
                     async with asyncio.timeout(2):
                         async for _ in peer.batch(calls):
@@ -139,7 +139,7 @@ class Client:
         if self._renewal is not None:
             self._renewal.cancel()
         for replica in self._replicas:
-            if self._hello is not None:
+            if self._hello is not None and replica.running:
                 with contextlib.suppress(AgentGymError, TimeoutError):
                     async with asyncio.timeout(1):
                         await replica.close_run(self.run)

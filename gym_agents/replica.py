@@ -47,6 +47,11 @@ class Replica:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http: aiohttp.ClientSession | None = None
 
+    @property
+    def running(self) -> bool:
+        """False for a local server that has not been started, or has died."""
+        return isinstance(self._server, str) or self._server.address is not None
+
     async def url(self, path: str) -> str:
         """The address of a route; a local server that is not running is started."""
         if isinstance(self._server, str):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from gym_agents.errors import ItemError, NotOffered
@@ -17,7 +18,8 @@ class Result:
 
     observation: str
     score: float
-    """Where the score stands now, within [0, 1]; the session pays out its change as the reward."""
+    """Where the score stands now, within [0, 1]; the session pays out its change as the reward, and with the
+    first step whatever stood there before the agent acted."""
     terminated: bool = False
     """The world says that the episode is over."""
     success: bool = False
@@ -35,10 +37,8 @@ class Episode(ABC):
 
     observation: str
     """The first observation; it carries the task."""
-    info: dict[str, Any] = {}
+    info: Mapping[str, Any] = MappingProxyType({})
     """More facts about the start, the same in every run."""
-    score = 0.0
-    """Where the score stands before the first command (paid out with the first step)."""
 
     @abstractmethod
     def step(self, command: str) -> Result:

@@ -59,6 +59,13 @@ def test_a_script_that_never_closes_exits_quietly() -> None:
     assert gone(server)
 
 
+def test_a_server_that_died_first_is_not_started_again_to_say_goodbye() -> None:
+    kill = "import signal; os.kill(local_server('tests.fakes:SleepingWorld').pid, signal.SIGKILL)"
+    finished, server = run_script(OPEN + kill)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert gone(server)
+
+
 def test_ctrl_c_during_a_step_ends_it() -> None:
     script = subprocess.Popen(
         [sys.executable, "-c", OPEN + "envs.step(['Action: add 300'] * 8)"],
