@@ -80,7 +80,7 @@ class TextCraftEpisode(Episode):
             case Craft(_, item, using):
                 return self._craft(item, using)
             case Inventory():
-                return Result(self._inventory(), self.score)
+                return Result(self._inventory(), 0.0)
             case Invalid(reason):
                 return self._refuse(reason)
 
@@ -88,7 +88,7 @@ class TextCraftEpisode(Episode):
         if item not in self._book.base:
             return self._refuse(self._why_not(item))
         self._held[item] = self._held.get(item, 0) + count
-        return Result(f"Got {count} {item}.", self.score)
+        return Result(f"Got {count} {item}.", 0.0)
 
     def _why_not(self, item: str) -> str:
         if item in self._book.by_item:
@@ -114,15 +114,14 @@ class TextCraftEpisode(Episode):
                 del self._held[name]
         self._held[recipe.output] = self._held.get(recipe.output, 0) + recipe.count
         done = recipe.output == self._goal.name
-        self.score = float(done)
         text = f"Crafted {recipe.count} {recipe.output}."
-        return Result(text, self.score, terminated=done, success=done)
+        return Result(text, float(done), terminated=done, success=done)
 
     def _inventory(self) -> str:
         return f"You hold {_listing(dict(sorted(self._held.items()))) or 'nothing'}."
 
     def _refuse(self, reason: str) -> Result:
-        return Result(reason, self.score, valid=False)
+        return Result(reason, 0.0, valid=False)
 
     def expert(self) -> str:
         """The first command of a short plan from what is held now."""

@@ -35,7 +35,7 @@ def say(episode: TextCraftEpisode, reply: str) -> Result:
     """Plays a whole reply as a server does: a command goes to the world, anything else stays outside."""
     command = SCENARIO.parse(reply, PLAIN)
     if isinstance(command, Invalid):
-        return Result(command.reason, episode.score, valid=False)
+        return Result(command.reason, 0.0, valid=False)
     return episode.step(command.text)
 
 
