@@ -9,6 +9,7 @@ import torch
 
 from trainers.acting.engines.base import Sampling
 from trainers.acting.engines.drawing import draw, uniforms
+from trainers.errors import PolicyError
 
 ALMOST_ONE = math.nextafter(1.0, 0.0)
 
@@ -72,3 +73,9 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
     for row in range(4):
         [token], [logprob] = draw(logits[row : row + 1], [samplings[row]], [numbers[row]])
         assert (token, logprob) == (ids[row], pytest.approx(logprobs[row], abs=1e-5))
+
+
+def test_logits_that_are_not_finite_are_an_error() -> None:
+    for logit in (math.nan, math.inf):
+        with pytest.raises(PolicyError, match="not finite"):
+            draw(torch.tensor([[0.0, logit]]), [Sampling()], [0.5])

@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from trainers.acting.engines.base import Sampling
+from trainers.errors import PolicyError
 
 _SHARE = 256
 """The cumulative distribution is built over shares of so many tokens first, then inside the one that is hit."""
@@ -29,6 +30,9 @@ def draw(
 
     The log-probability is that of the whole distribution at the row's temperature (at 1 for a greedy row), before
     top-p. A row's token depends on its own logits, sampling and number alone.
+
+    Raises:
+        PolicyError: a logit is not a number, or infinite.
     """
     probabilities = torch.softmax(_tempered(logits.float(), samplings), dim=-1)
     ids = _inverse_cdf(_nucleus(probabilities, samplings), numbers)
@@ -60,7 +64,10 @@ def _inverse_cdf(weights: Tensor, numbers: Sequence[float]) -> Tensor:
     """For each row of `weights` `[rows, vocabulary]`, the token on which its number of the total weight falls."""
     shares = F.pad(weights, (0, -weights.shape[1] % _SHARE)).unflatten(1, (-1, _SHARE))
     sums = shares.sum(-1).double()
-    target = sums.sum(-1) * sums.new_tensor(numbers)
+    total = sums.sum(-1)
+    if not total.isfinite().all():
+        raise PolicyError("The policy's logits are not finite, so that nothing can be sampled.")
+    target = total * sums.new_tensor(numbers)
     share, before = _hit(sums, target)
     inside = shares[torch.arange(len(shares), device=shares.device), share].double()
     return share * _SHARE + _hit(inside, target - before)[0]

@@ -10,7 +10,6 @@ that any slot holds already (its group's prompt, the scenario's instruction) ins
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -135,6 +134,7 @@ class HFEngine:
             return
         self._active = [other for other in self._active if other is not known]
         self._waiting = [other for other in self._waiting if other is not known]
+        self._done = [completion for completion in self._done if completion.conversation != conversation]
         if known.slot >= 0:
             heapq.heappush(self._free, known.slot)
 
@@ -234,16 +234,20 @@ class HFEngine:
         row.generation = None
         self._active.remove(row)
         self._done.append(
-            Completion(
-                row.name, tuple(generation.ids), tuple(generation.logprobs), finish, self._weight_version
-            )
+            Completion(row.name, (*generation.ids,), (*generation.logprobs,), finish, self._weight_version)
         )
 
 
 def _shared(ids: Sequence[int], held: Sequence[int]) -> int:
     """How many tokens of `ids` need not be encoded, given the ids that are held; the last one always must."""
-    alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ids, held, strict=False))
-    return min(sum(1 for _ in alike), len(ids) - 1)
+    alike, most = 0, min(len(ids) - 1, len(held))
+    while alike < most:
+        middle = (alike + most + 1) // 2
+        if ids[alike:middle] == held[alike:middle]:
+            alike = middle
+        else:
+            most = middle - 1
+    return alike
 
 
 def _refuse_unless_plain(model: PreTrainedModel) -> None:

@@ -39,9 +39,10 @@ class DecodingForm:
             self._make_copies()
         copies = self._copies or []
         originals = [(parameter, parameter.data) for parameter, _ in copies]
-        training, attention = self._model.training, self._model.config._attn_implementation
+        training = [module for module in self._model.modules() if module.training]
+        attention = self._model.config._attn_implementation
         try:
-            self._model.eval() if training else None
+            _set_training(training, False)
             self._model.config._attn_implementation = ATTENTION
             _swap(copies)
             for layer in self._folded:
@@ -52,7 +53,7 @@ class DecodingForm:
                 layer.merged_adapters = []
             _swap(originals)
             self._model.config._attn_implementation = attention
-            self._model.train(training) if training else None
+            _set_training(training, True)
 
     @torch.no_grad()
     def _make_copies(self) -> None:
@@ -97,3 +98,8 @@ def _by_column(matrix: Tensor) -> Tensor:
 def _swap(pairs: list[tuple[Tensor, Tensor]]) -> None:
     for parameter, tensor in pairs:
         parameter.data = tensor
+
+
+def _set_training(modules: list[nn.Module], training: bool) -> None:
+    for module in modules:
+        module.training = training
