@@ -57,6 +57,8 @@ class LocalServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
         self._url = ""
+        self._port = "0"
+        """Any free one at first; the same again after a death, since other processes may know it."""
         self._log: IO[bytes] | None = None
         self._lock = threading.Lock()
 
@@ -98,7 +100,7 @@ class LocalServer:
         child_end, self._lifeline = os.pipe()
         announced, announce = os.pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        command = [sys.executable, "-m", "servers", self.world, "--port", "0"]
+        command = [sys.executable, "-m", "servers", self.world, "--port", self._port]
         command += self._arguments
         command += ["--announce", str(announce), "--parent", str(child_end)]
         if self.expert_token:
@@ -125,6 +127,7 @@ class LocalServer:
                 reason = f"did not listen within {START_DEADLINE:.0f} s"
             elif line := pipe.readline():
                 url: str = json.loads(line)["url"]
+                self._port = url.rpartition(":")[2]
                 return url
             else:
                 reason = "ended before it listened"
