@@ -13,6 +13,7 @@ from gymnasium.vector import VectorWrapper
 
 from gym_agents.errors import LimitError
 from gym_agents.lockstep import Lockstep
+from gym_agents.tasks import registered_limit
 from gym_agents.vector import Event, TextVectorEnv
 
 
@@ -40,9 +41,19 @@ def make_vector_env(
 ) -> HorizonLimit:
     """What `gymnasium.make_vec` calls: a `TextVectorEnv` under its turn limit.
 
+    Args:
+        num_envs: how many episodes.
+        scenario: as for `gym_agents.env.TextEnv`.
+        task: the same.
+        max_episode_steps: turn limit; `None` is the registry's and `-1` none, as in `gymnasium.make`.
+        render_mode: a vector draws nothing.
+        how: the further arguments of `TextVectorEnv`.
+
     Raises:
         LimitError: if the limit is not a positive whole number, `-1` or `None`.
     """
+    if max_episode_steps is None:
+        max_episode_steps = registered_limit(scenario, task)
     checked_limit(max_episode_steps)
     return HorizonLimit(TextVectorEnv(num_envs, scenario, task, **how), max_episode_steps)
 

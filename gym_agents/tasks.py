@@ -191,6 +191,14 @@ def find_spec(id: str) -> EnvSpec:
     return gymnasium.spec(name)
 
 
+def registered_limit(scenario: str, task: str | None) -> int | None:
+    """The turn limit that a scenario's (or a user's own world's) id is registered with; `None` if it has none."""
+    specs = gymnasium.registry.values()
+    own = (spec for spec in specs if spec.kwargs.get("scenario") == scenario)
+    limits = (spec.max_episode_steps for spec in own if spec.kwargs.get("task") == task)
+    return next(limits, None)
+
+
 def register_all() -> None:
     """Registers the 32 ids with Gymnasium."""
     for row in SCENARIOS:

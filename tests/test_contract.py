@@ -12,6 +12,7 @@ from gymnasium.utils.env_checker import check_env
 
 import gym_agents
 from gym_agents.errors import BackendMissing, ItemError, OptionError, ResetNeeded, UsageError
+from gym_agents.horizon import HorizonLimit
 from gym_agents.tasks import SCENARIOS, env_id
 
 assert gym_agents
@@ -149,3 +150,24 @@ def test_the_same_transcript_in_two_processes_with_different_hash_seeds() -> Non
     ]
     assert transcripts[0] == transcripts[1]
     assert transcripts[0].count("\n") == len(BUILT) * 2 * 6
+
+
+def test_a_vectors_spec_reports_the_limit_now_in_force() -> None:
+    """Farama-Foundation/Gymnasium #615: the spec said the registry's limit while another one cut."""
+    envs = gymnasium.make_vec("AgentGym/TextCraft-v0", num_envs=1)
+    assert envs.spec is not None
+    assert envs.spec.max_episode_steps == 30
+    envs.close()
+    envs = gymnasium.make_vec("AgentGym/TextCraft-v0", num_envs=1, max_episode_steps=5)
+    assert isinstance(envs, HorizonLimit)
+    assert envs.spec.max_episode_steps == 5
+    envs.set_horizon(7)
+    assert envs.spec.max_episode_steps == 7
+    envs.close()
+    for limit, meant in ((None, 30), (-1, None)):
+        envs = gymnasium.make_vec("AgentGym/TextCraft-v0", num_envs=1, max_episode_steps=limit)
+        assert envs.spec is not None
+        assert envs.spec.max_episode_steps == meant
+        envs.close()
+    with pytest.raises(gymnasium.error.Error, match="wrappers"):
+        gymnasium.make_vec("AgentGym/TextCraft-v0", num_envs=1, wrappers=[gymnasium.wrappers.TimeLimit])
