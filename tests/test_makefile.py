@@ -139,7 +139,7 @@ def test_ctrl_c_reaches_the_run_and_make_waits_for_it(
     )
     await_file(started)
     os.killpg(process.pid, signal.SIGINT)  # what a terminal does on Ctrl-C
-    assert process.wait(30) != 0
+    assert process.wait(60) != 0
     assert stopped.exists()
 
 
