@@ -9,6 +9,7 @@ import gym_agents
 
 assert gym_agents
 
+
 @pytest.mark.parametrize(
     ("reply", "command", "told"),
     [

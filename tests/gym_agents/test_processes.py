@@ -39,7 +39,7 @@ def gone(pid: int, within: float = 5.0) -> bool:
 
 def run_script(code: str) -> tuple[subprocess.CompletedProcess[str], int]:
     finished = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", code], capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, timeout=60
     )
     return finished, int(finished.stdout.split()[0])
 
@@ -67,17 +67,21 @@ def test_a_server_that_died_first_is_not_started_again_to_say_goodbye() -> None:
 
 
 def test_ctrl_c_during_a_step_ends_it() -> None:
-    script = subprocess.Popen(
-        [sys.executable, "-c", OPEN + "envs.step(['Action: add 300'] * 8)"],
+    with subprocess.Popen(
+        [sys.executable, "-c", OPEN + "print('stepping', flush=True); envs.step(['Action: add 300'] * 8)"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    assert script.stdout is not None
-    server = int(script.stdout.readline())
-    time.sleep(0.5)
-    script.send_signal(signal.SIGINT)
-    _, errors = script.communicate(timeout=10)
+    ) as script:
+        assert script.stdout is not None
+        server = int(script.stdout.readline())
+        assert script.stdout.readline() == "stepping\n"
+        time.sleep(0.5)
+        script.send_signal(signal.SIGINT)
+        try:
+            _, errors = script.communicate(timeout=30)
+        finally:
+            script.kill()
     assert script.returncode != 0
     assert "KeyboardInterrupt" in errors
     assert not [word for word in NOISE if word in errors]
