@@ -142,7 +142,7 @@ def play(envs: HorizonLimit, kill: LocalServer | None) -> list[tuple[str, ...]]:
 
 
 def test_a_killed_local_server_is_started_again_and_the_episodes_go_on() -> None:
-    envs = make_vector_env(8, WORLD)
+    envs = make_vector_env(8, WORLD, max_episode_steps=-1)
     undisturbed = play(envs, None)
     assert play(envs, local_server(WORLD)) == undisturbed
     envs.close()
@@ -151,7 +151,7 @@ def test_a_killed_local_server_is_started_again_and_the_episodes_go_on() -> None
 def test_the_sessions_of_a_lost_replica_move_to_the_other_one(server: LocalServer) -> None:
     other = LocalServer(WORLD)
     addresses = f"{server.start()},{other.start()}"
-    envs = make_vector_env(8, WORLD, server=addresses)
+    envs = make_vector_env(8, WORLD, server=addresses, max_episode_steps=-1)
     undisturbed = play(envs, None)
     envs.reset(seed=3)
     assert play(envs, other) == undisturbed
@@ -169,7 +169,7 @@ def test_the_sessions_of_a_lost_replica_move_to_the_other_one(server: LocalServe
 def test_what_cannot_be_rebuilt_as_it_was_is_an_error(
     world: str, error: type[EnvironmentFailure], why: str
 ) -> None:
-    env = make_vector_env(1, f"tests.fakes:{world}")
+    env = make_vector_env(1, f"tests.fakes:{world}", max_episode_steps=-1)
     kill_target = local_server(f"tests.fakes:{world}")
     env.reset(seed=1, options={"item": 0})
     env.step([ADD])
@@ -217,7 +217,10 @@ def test_pauses_of_any_length_break_nothing(server: LocalServer) -> None:
     """NVIDIA-NeMo/Gym PR 1555, marin-community/marin PR 2818: a reset after a training update."""
     idle = (16, 31, 61, 76)
     # a deadline of its own gives each vector a client, and connections, of its own
-    vectors = {s: make_vector_env(64, WORLD, server=server.start(), deadline=100.0 + s) for s in idle}
+    vectors = {
+        s: make_vector_env(64, WORLD, server=server.start(), deadline=100.0 + s, max_episode_steps=-1)
+        for s in idle
+    }
     for envs in vectors.values():
         envs.reset(seed=0, options={"item": 0})
         envs.step([ADD] * 64)

@@ -27,7 +27,7 @@ STOP = "Action: stop"
 
 
 def vector(n: int, world: str = "CountingWorld", **how: object) -> HorizonLimit:
-    return make_vector_env(n, f"tests.fakes:{world}", **how)
+    return make_vector_env(n, f"tests.fakes:{world}", **{"max_episode_steps": -1, **how})
 
 
 @pytest.fixture
