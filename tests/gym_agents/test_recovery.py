@@ -96,6 +96,7 @@ class CuttingProxy:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0.05)  # transports close in the loop's next rounds
 
     def close(self) -> None:
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(5)
