@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -45,6 +46,8 @@ class CuttingProxy:
         self.hold = hold
         self.requests = 0
         self.cut = 0
+        self._ending = asyncio.Event()
+        self._open: dict[asyncio.Task[None], tuple[asyncio.StreamWriter, ...]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -57,6 +60,9 @@ class CuttingProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.target_port)
+        task = asyncio.current_task()
+        assert task is not None
+        self._open[task] = (writer, up_writer)
         try:
             while request := await self._request(reader):
                 self.requests += 1
@@ -64,7 +70,7 @@ class CuttingProxy:
                 answer = await self._answer(up_reader)
                 if b"/v1/batch" in request.split(b"\r\n", 1)[0] and self.requests % 2:
                     self.cut += 1
-                    await asyncio.sleep(self.hold)
+                    await self._hold()
                     break
                 writer.write(answer)
                 await writer.drain()
@@ -73,6 +79,11 @@ class CuttingProxy:
         finally:
             up_writer.close()
             writer.close()
+            del self._open[task]
+
+    async def _hold(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ending.wait(), self.hold)
 
     async def _request(self, reader: asyncio.StreamReader) -> bytes:
         try:
@@ -91,11 +102,14 @@ class CuttingProxy:
         return await reader.readexactly(int(fields.get(b"content-length", 0)))
 
     async def _end(self) -> None:
+        """Ends each connection by closing it: a cancelled task may leave a socket that nobody closes."""
+        self._ending.set()
         self._server.close()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0.05)  # connections just accepted reach `_serve`
+        for writer in [writer for pair in self._open.values() for writer in pair]:
+            writer.close()
+        if self._open:
+            await asyncio.wait(self._open)
         await asyncio.sleep(0.05)  # transports close in the loop's next rounds
 
     def close(self) -> None:
