@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
+from PIL import Image
 
 from gym_agents import background
 from gym_agents.client import Client, Job, checked_reply
 from gym_agents.connect import DEADLINE, Connection, connect
-from gym_agents.errors import EnvironmentFailure, ItemError, ResetNeeded
+from gym_agents.errors import EnvironmentFailure, ItemError, ResetNeeded, UsageError
 from gym_agents.items import item_id, item_number, load_items, pick
 from gym_agents.lockstep import checked_options
 from gym_agents.protocol import MAX_REPLY_BYTES, Answer, Call, Hello, Looked, Question, Started, Stepped
@@ -90,10 +93,12 @@ class TextEnv(gymnasium.Env[str, str]):
         split: `train` or `eval`.
         items: item ids, or a JSON file of them, to play instead of the split.
         deadline: seconds that any call may take, recovery included.
+        render_mode: what `render` gives: `ansi` the last observation, `rgb_array` a picture of the state, where
+            the scenario draws one.
         options: the scenario's own options.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 - Gymnasium's own form
+    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 1}  # noqa: RUF012 - Gymnasium's own form
 
     def __init__(
         self,
@@ -113,7 +118,8 @@ class TextEnv(gymnasium.Env[str, str]):
             scenario, server=server, token=token, deadline=deadline, expert=expert, options=options
         )
         self.task = task
-        self.render_mode = render_mode
+        self.metadata = {**self.metadata, "render_modes": self._render_modes()}
+        self.render_mode = self._checked_render_mode(render_mode)
         self.observation_space = UnicodeText(self.connection.scenario.max_observation_chars + 64)
         self.action_space = UnicodeText(MAX_REPLY_BYTES)
         self._items = Items(split, items)
@@ -194,8 +200,11 @@ class TextEnv(gymnasium.Env[str, str]):
             raise ResetNeeded("There is nothing to advise on before the first reset.")
         return background.run(self.client.expert(self._session))
 
-    def render(self) -> str | None:
-        """The last observation, in render mode `ansi`."""
+    def render(self) -> str | np.ndarray | None:
+        """The last observation in mode `ansi`, a picture `[height, width, 3]` of bytes in mode `rgb_array`."""
+        if self.render_mode == "rgb_array":
+            png = base64.b64decode(self.look("picture"))
+            return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
         return self._observation if self.render_mode == "ansi" else None
 
     def close(self) -> None:
@@ -204,6 +213,16 @@ class TextEnv(gymnasium.Env[str, str]):
             background.run(self.client.leave([self._session]))
             self._session = None
         self._over = True
+
+    def _render_modes(self) -> list[str]:
+        return ["ansi", "rgb_array"] if self.connection.scenario.draws else ["ansi"]
+
+    def _checked_render_mode(self, mode: str | None) -> str | None:
+        if mode is not None and mode not in self._render_modes():
+            known = ", ".join(self._render_modes())
+            title = self.connection.scenario.title
+            raise UsageError(f"{title} cannot be rendered as {mode!r}; its render modes: {known}.")
+        return mode
 
     def _ask(self, session: Session, call: Call) -> Answer:
         """The call's answer; a session whose environment failed is given up."""

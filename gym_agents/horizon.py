@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -94,27 +93,12 @@ class HorizonLimit(Lockstep, VectorWrapper):
             spec.kwargs["max_episode_steps"] = self._horizon
         return spec
 
-    def send(self, indices: Sequence[int], replies: Sequence[str]) -> None:
-        """As `TextVectorEnv.send`."""
-        self.env.send(indices, replies)
-
-    def send_reset(
-        self,
-        indices: Sequence[int],
-        *,
-        seeds: Sequence[int | None] | None = None,
-        items: Sequence[Any] | None = None,
-        split: str | None = None,
-    ) -> None:
-        """As `TextVectorEnv.send_reset`."""
-        self.env.send_reset(indices, seeds=seeds, items=items, split=split)
-
     def recv(self, timeout: float | None = None) -> list[Event]:
         """As `TextVectorEnv.recv`; an event at the limit is `truncated`, unless the world ended it."""
         return [self._counted(event) for event in self.env.recv(timeout)]
 
     def __getattr__(self, name: str) -> Any:
-        """The rest of the surface is the vector's own."""
+        """The rest of the surface, `send` and `send_reset` among it, is the vector's own."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.env, name)

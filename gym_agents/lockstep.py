@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,26 +22,14 @@ Stepped = tuple[tuple[str, ...], np.ndarray, np.ndarray, np.ndarray, Infos]
 class Lockstep(VectorEnv[tuple[str, ...], Sequence[str], np.ndarray]):
     """The half of a vector environment that waits for everyone.
 
-    A subclass gives `send`, `send_reset` and `recv`.
+    A subclass gives `send`, `send_reset` and `recv`, as `TextVectorEnv` has them.
     """
 
+    send: Callable[..., None]
+    send_reset: Callable[..., None]
+    recv: Callable[..., list[Event]]
+
     _observations: tuple[str, ...] = ()
-
-    def send(self, indices: Sequence[int], replies: Sequence[str]) -> None:
-        raise NotImplementedError
-
-    def send_reset(
-        self,
-        indices: Sequence[int],
-        *,
-        seeds: Sequence[int | None] | None = None,
-        items: Sequence[Any] | None = None,
-        split: str | None = None,
-    ) -> None:
-        raise NotImplementedError
-
-    def recv(self, timeout: float | None = None) -> list[Event]:
-        raise NotImplementedError
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None

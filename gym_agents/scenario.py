@@ -55,6 +55,8 @@ class Scenario:
     """Frozen dataclass of the options that a user may set."""
     read: Callable[[str], Command | Invalid] | None = None
     """How a reply is reduced to its command line; `None` is the rule of `read_react`."""
+    draws: bool = False
+    """True where its worlds draw a picture of their state (`render_mode="rgb_array"`)."""
     max_observation_chars: int = 8_000
     """Longer observations are cut there, with a mark in the text."""
 

@@ -58,7 +58,7 @@ class PolicyConfig:
     lora_alpha: float = 32.0
     """Scale of the adapter; its updates are multiplied by alpha / rank."""
     dtype: Literal["float32", "bfloat16", "auto"] = "auto"
-    """Weights' type; auto is bfloat16 on a GPU and float32 on a CPU."""
+    """Weights' type; auto is bfloat16 for the frozen base of an adapter on a GPU, and float32 otherwise."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
     max_context: int = 2048

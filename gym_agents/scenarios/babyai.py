@@ -53,4 +53,4 @@ go through X, toggle, with X a name such as red ball 1.'
     return Command(f"{match[1].replace('pickup', 'pick up')} {match[2]}")
 
 
-SCENARIO = Scenario(name="babyai", title="BabyAI", instruct=instruct, command=command)
+SCENARIO = Scenario(name="babyai", title="BabyAI", instruct=instruct, command=command, draws=True)

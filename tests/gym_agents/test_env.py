@@ -21,6 +21,7 @@ from gym_agents.errors import (
     ReplyTooLong,
     ResetNeeded,
     ServerUnreachable,
+    UsageError,
     VersionMismatch,
     WorldFailure,
 )
@@ -146,6 +147,21 @@ def test_a_huge_reply_costs_no_turn() -> None:
         env.step("Action: add 1" + " " * MAX_REPLY_BYTES)
     assert env.step("Action: add 1")[0] == "The count is 1."
     env.close()
+
+
+def test_a_picture_is_rendered_where_the_world_draws_one() -> None:
+    env = gymnasium.make("AgentGym/BabyAI-GoTo-v0", render_mode="rgb_array")
+    env.reset(options={"item": 0})
+    level = gymnasium.make("BabyAI-GoToRedBallGrey-v0", render_mode="rgb_array", tile_size=24)
+    level.reset(seed=0)
+    assert np.array_equal(env.render(), level.render())
+    env.close()
+    level.close()
+
+
+def test_a_render_mode_that_the_world_lacks_is_refused_at_once() -> None:
+    with pytest.raises(UsageError, match="Counting cannot be rendered as 'rgb_array'; its render modes: ansi"):
+        make(render_mode="rgb_array")
 
 
 def test_looking_changes_nothing() -> None:
