@@ -125,7 +125,9 @@ def make_options(kind: type[Options], given: Mapping[str, Any]) -> Options:
     if problems:
         raise OptionError("; ".join(problems))
     try:
-        return kind(**given)
+        return kind(
+            **{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        )
     except ValueError as error:
         raise OptionError(str(error)) from error
 
