@@ -19,7 +19,10 @@ UNKNOWN = "No known action matches that input."
 
 _CONSOLE = ("help", "objects", "task")
 """Words that the simulator's Python interface answers itself, in front of the world: no time passes."""
-_NOTHING_SAID = "Unknown action.  Type 'help' for a list of actions, and 'objects' for a list of possible object referents."
+_NOTHING_SAID = (
+    "Unknown action.  Type 'help' for a list of actions, "
+    "and 'objects' for a list of possible object referents. "
+)
 """What that interface says where the world said nothing: when a question was not answered with a number."""
 
 
@@ -91,14 +94,12 @@ class Simulator:
             self.fit = False
             raise
 
-    def load(self, variation: Variation, simplifications: str, *, gold: bool = False) -> None:
-        """Starts the variation afresh.
+    def load(self, variation: Variation, simplifications: str) -> Outcome:
+        """Starts the variation afresh and looks around; simplifications are named with commas between them."""
+        self._load(variation, simplifications, gold=False)
+        return self.step("look around")
 
-        Args:
-            variation: which one.
-            simplifications: the simulator's names, with commas between them.
-            gold: also work out the gold path, which takes up to seconds.
-        """
+    def _load(self, variation: Variation, simplifications: str, *, gold: bool) -> None:
         with self._calls():
             if self._agent is not None:
                 self._gateway.detach(self._agent)
@@ -162,8 +163,9 @@ class Simulator:
             tree: dict[str, Any] = json.loads((Path(folder) / "objectTree.json").read_text("utf-8"))
         return tree
 
-    def gold_path(self) -> list[str]:
-        """The commands that solve the variation, where it was loaded with `gold`."""
+    def gold_path(self, variation: Variation, simplifications: str) -> list[str]:
+        """The commands by which the simulator would solve the variation; takes up to seconds."""
+        self._load(variation, simplifications, gold=True)
         with self._calls():
             return [str(action) for action in self._interface.getGoldActionSequence()]
 

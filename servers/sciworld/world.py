@@ -88,8 +88,7 @@ class SciWorldEpisode(Episode):
         self._played: list[str] = []
         with ExitStack() as held:
             self._simulator = held.enter_context(pool.lent())
-            self._simulator.load(variation, ",".join(options.simplified))
-            opening = self._simulator.step("look around")
+            opening = self._simulator.load(variation, ",".join(options.simplified))
             self.observation = f"{self._simulator.describe()}\n{opening.observation}"
             self._held = held.pop_all()
         self.info = {"simulator_task": variation.task, "variation": variation.number, **_facts(opening)}
