@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 
 from gym_agents.errors import NotOffered
@@ -18,8 +19,9 @@ CACHED = 1024
 class GoldPaths:
     """Works gold paths out, each at its first use, in a simulator that no episode is using.
 
-    Not every path is gold: where two animals have one name, the simulator's planner can name neither. So
-    each is played to its end before it is recommended.
+    The simulator's planner walks and opens doors even where a simplification saves that, so a shorter form
+    is tried first. And not every path is gold: where two animals have one name, the planner can name
+    neither. So each is played to its end before it is recommended.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -32,21 +34,43 @@ class GoldPaths:
         Raises:
             NotOffered: if the simulator has no path that works, or they are not the beginning of it.
         """
-        path = self._path(variation, ",".join(options.simplified))
+        path = self._path(variation, options.simplified)
         if not path:
             raise NotOffered(f"The simulator's own path does not solve {variation.task} {variation.number}.")
         if len(played) >= len(path) or path[: len(played)] != tuple(played):
             raise NotOffered("The expert knows one path, from the start, and this episode is not on it.")
         return path[len(played)]
 
-    def _work_out(self, variation: Variation, simplifications: str) -> tuple[str, ...]:
+    def _work_out(self, variation: Variation, simplified: tuple[str, ...]) -> tuple[str, ...]:
+        names = ",".join(simplified)
         with self._pool.lent() as simulator:
-            lines = [
-                command(line, SciWorldOptions()) for line in simulator.gold_path(variation, simplifications)
-            ]
+            lines = [command(line, SciWorldOptions()) for line in simulator.gold_path(variation, names)]
             path = [line.text for line in lines if isinstance(line, Command)]
-            simulator.load(variation, simplifications)
-            for turn, line in enumerate(path, start=1):
-                if simulator.step(line).completed:
-                    return tuple(path[:turn])
+            for candidate in (shorten(path, simplified), path):
+                simulator.load(variation, names)
+                for turn, line in enumerate(candidate, start=1):
+                    if simulator.step(line).completed:
+                        return tuple(candidate[:turn])
         return ()
+
+
+def shorten(path: Sequence[str], simplified: Sequence[str]) -> list[str]:
+    """The path without the doors and ways that the simplifications save.
+
+    >>> path = ["open door to hall", "go to hall", "open door to attic", "go to attic", "look around"]
+    >>> shorten(path, ["teleportAction"])
+    ['teleport to attic', 'look around']
+    >>> shorten(path, ["openDoors"])
+    ['go to hall', 'go to attic', 'look around']
+    >>> shorten(path, []) == path
+    True
+    """
+    if "openDoors" in simplified or "teleportAction" in simplified:
+        path = [line for line in path if not line.startswith("open door to ")]
+    if "teleportAction" not in simplified:
+        return list(path)
+    shorter: list[str] = []
+    for walking, lines in itertools.groupby(path, lambda line: line.startswith("go to ")):
+        run = list(lines)
+        shorter += [run[-1].replace("go to ", "teleport to ", 1)] if walking else run
+    return shorter

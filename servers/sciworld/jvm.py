@@ -54,9 +54,11 @@ class Jvm:
             )
         except (OSError, ValueError) as error:  # there is no such program, or it names no port
             raise BackendMissing(_MISSING.format(cause=error)) from error
-        java = self.connect().jvm.java
+        gateway = self.connect()
+        java = gateway.jvm.java
         java.lang.System.setOut(java.io.PrintStream("/dev/null"))  # the simulator prints every step
         self.version = str(java.lang.System.getProperty("java.specification.version"))
+        gateway.close(keep_callback_server=True)
 
     def connect(self) -> JavaGateway:
         """A gateway of one's own; whoever uses it one call at a time is served by one Java thread."""
@@ -93,7 +95,7 @@ class Jvm:
             raise
 
     def close(self) -> None:
-        """Ends the process, by the end of its input."""
+        """Ends the process, if it has not died, by the end of its input."""
         self._process.stdin.close()
         if not self._ended():
             self._process.kill()

@@ -46,6 +46,7 @@ class Pool:
                 simulator = self._idle.pop()
                 if simulator.usable:
                     return simulator
+                simulator.close()
         return None
 
     def _grow(self) -> Simulator:
@@ -54,6 +55,7 @@ class Pool:
             simulator = self._take_idle()
             if simulator is None:
                 if not self.jvm.alive:
+                    self.jvm.close()
                     self.jvm = Jvm(HEAP)
                 simulator = Simulator(self.jvm)
             return simulator
@@ -61,7 +63,11 @@ class Pool:
     def _give_back(self, simulator: Simulator) -> None:
         if simulator.usable:
             self._idle.append(simulator)
+        else:
+            simulator.close()
 
     def close(self) -> None:
-        """Ends the Java process."""
+        """Ends the Java process, and lets go of the simulators that are not lent."""
+        while self._idle:
+            self._idle.pop().close()
         self.jvm.close()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from scienceworld.constants import JAR_PATH
 
-from gym_agents.errors import WorldFailure
+from gym_agents.errors import SessionUnknown, WorldFailure
 from servers.sciworld.jvm import Jvm
 
 UNKNOWN = "No known action matches that input."
@@ -181,8 +181,8 @@ class Simulator:
             return {name: [int(number) for number in numbers] for name, numbers in sets.items()}
 
     def close(self) -> None:
-        """Lets go of what Java holds for it."""
-        with self._calls():
+        """Lets go of what it holds, in Java as far as that still runs."""
+        with suppress(SessionUnknown), self._calls():
             for held in (self._agent, self._interface):
                 if held is not None:
                     self._gateway.detach(held)
