@@ -19,8 +19,8 @@ CACHED = 1024
 class GoldPaths:
     """Works gold paths out, each at its first use, in a simulator that no episode is using.
 
-    The simulator's planner walks and opens doors even where a simplification saves that, so a shorter form
-    is tried first. And not every path is gold: where two animals have one name, the planner can name
+    The simulator's planner walks and opens doors even where a simplification saves that, and it knows where
+    things are without looking; so a shorter form that looks is tried first. And not every path is gold: where two animals have one name, the planner can name
     neither. So each is played to its end before it is recommended.
     """
 
@@ -46,7 +46,7 @@ class GoldPaths:
         with self._pool.lent() as simulator:
             lines = [command(line, SciWorldOptions()) for line in simulator.gold_path(variation, names)]
             path = [line.text for line in lines if isinstance(line, Command)]
-            for candidate in (shorten(path, simplified), path):
+            for candidate in (look_first(shorten(path, simplified)), look_first(path), path):
                 simulator.load(variation, names)
                 for turn, line in enumerate(candidate, start=1):
                     if simulator.step(line).completed:
@@ -74,3 +74,17 @@ def shorten(path: Sequence[str], simplified: Sequence[str]) -> list[str]:
         run = list(lines)
         shorter += [run[-1].replace("go to ", "teleport to ", 1)] if walking else run
     return shorter
+
+
+def look_first(path: Sequence[str]) -> list[str]:
+    """The path with a look around in every place where it would focus on something unseen.
+
+    >>> look_first(["go to attic", "focus on bat", "focus on owl"])
+    ['go to attic', 'look around', 'focus on bat', 'focus on owl']
+    """
+    seeing: list[str] = []
+    for before, line in itertools.pairwise(["", *path]):
+        if line.startswith("focus on ") and before.startswith(("go to ", "teleport to ")):
+            seeing.append("look around")
+        seeing.append(line)
+    return seeing
