@@ -121,7 +121,7 @@ def record(count: int, turns: int) -> list[Script]:
 
 def _record(envs: HorizonLimit, item: int, turns: int) -> Script | None:
     _, infos = envs.reset(seed=[0], options={"item": [item]})
-    commands = []
+    commands: list[str] = []
     try:
         while len(commands) < turns:
             commands.append(envs.expert(0))
@@ -195,7 +195,7 @@ def stock(scripts: list[Script], seconds: float) -> tuple[float, float]:
 def opening(envs: HorizonLimit, scripts: list[Script]) -> tuple[float, float, int]:
     """(seconds to the first session, to the last, steps that were played before the last) of all at once."""
     waiting, steps, started = set(range(len(scripts))), 0, time.perf_counter()
-    envs.send_reset(list(waiting), seeds=[0] * len(scripts), options={"item": [s.item for s in scripts]})
+    envs.send_reset(list(waiting), seeds=[0] * len(scripts), items=[script.item for script in scripts])
     first, last = 0.0, 0.0
     while waiting:
         for event in envs.recv():
