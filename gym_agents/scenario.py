@@ -126,8 +126,11 @@ def make_options(kind: type[Options], given: Mapping[str, Any]) -> Options:
     ]
     if problems:
         raise OptionError("; ".join(problems))
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+    }
     try:
-        return kind(**given)
+        return kind(**values)
     except ValueError as error:
         raise OptionError(str(error)) from error
 

@@ -112,7 +112,7 @@ SCENARIOS: tuple[ScenarioRow, ...] = (
         horizon=30,
         scenario="gym_agents.scenarios.sciworld:SCENARIO",
         world="servers.sciworld.world:SciWorldWorld",
-        built=False,
+        built=True,
         tasks=(
             Task(
                 "Measure",

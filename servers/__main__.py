@@ -49,7 +49,7 @@ class Settings:
     lease: float = 60.0
     """Seconds for which a session lives without a call or a renewal."""
     max_sessions: int = 4096
-    """Most sessions open at once in one process; more are told when to come back."""
+    """Most sessions open at once in one process (a world may have room for fewer); more are told when to come back."""
     threads: int = 64
     """Most calls in play at once in one process, for a world whose steps wait."""
     announce: Annotated[int | None, tyro.conf.arg(metavar="FD")] = None

@@ -57,7 +57,7 @@ def create_app(
         token: what every route but `/healthz` wants as `Authorization: Bearer <token>`.
         expert_token: what `/v1/expert` wants instead; without it, that route does not exist.
         lease: seconds for which a session lives without a call or a renewal.
-        max_sessions: most sessions open at once.
+        max_sessions: most sessions open at once; the world may have room for fewer.
         threads: most calls in play at once, for a world that is not inline.
     """
     sessions = Sessions(world, lease=lease, max_sessions=max_sessions, threads=threads)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -91,7 +92,7 @@ class Sessions:
     Args:
         world: what is played.
         lease: seconds for which a session lives without a call or a renewal.
-        max_sessions: most sessions open at once.
+        max_sessions: most sessions open at once; the world may have room for fewer.
         threads: most calls in play at once, for a world that is not inline.
         clock: seconds, never going back.
     """
@@ -107,7 +108,7 @@ class Sessions:
     ) -> None:
         self.world = world
         self.lease = lease
-        self.max_sessions = max_sessions
+        self.max_sessions = min(max_sessions, world.max_sessions or max_sessions)
         self._clock = clock
         self._open: dict[str, Session] = {}
         self._closed: dict[str, float] = {}
@@ -123,7 +124,9 @@ class Sessions:
             return self._create(call)
         if isinstance(call, wire.Close):
             return self._close_now(call.session)
-        return self._find(call.session).answer(call)
+        session = self._find(call.session)
+        with self._dropped_if_lost(session):
+            return session.answer(call)
 
     async def answer(self, call: wire.Call) -> wire.Answer:
         """Answers a call to any world.
@@ -227,15 +230,27 @@ class Sessions:
     async def _play(self, name: str, play: Callable[[Session], T]) -> T:
         session = self._find(name)
         if self.world.inline:
-            return play(session)
+            with self._dropped_if_lost(session):
+                return play(session)
         return await self._undisturbed(self._in_thread(session, play))
 
     async def _in_thread(self, session: Session, play: Callable[[Session], T]) -> T:
         async with session.lock:
             self._find(session.call.session)  # it may have been closed while this call waited
-            answer = await self._threaded(play, session)
+            with self._dropped_if_lost(session):
+                answer = await self._threaded(play, session)
             session.touched = self._clock()
             return answer
+
+    @contextlib.contextmanager
+    def _dropped_if_lost(self, session: Session) -> Iterator[None]:
+        """Drops a session whose episode the world has lost, so that its client opens and replays it anew."""
+        try:
+            yield
+        except SessionUnknown:
+            del self._open[session.call.session]
+            self._dispose(session)
+            raise
 
     async def _undisturbed(self, work: Coroutine[Any, Any, T]) -> T:
         """Finishes the work even where the caller gives up: a session must not be played by two threads."""

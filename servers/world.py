@@ -76,6 +76,8 @@ class World(ABC):
     """Short names of the tasks, as in `gym_agents.tasks`."""
     inline = False
     """True where a step takes microseconds and never waits: it then runs on the event loop, unthreaded."""
+    max_sessions: int | None = None
+    """Most sessions that one process has room for, whatever the server was told; `None`: any number."""
     replays = True
     """True where the same (item, seed, options, replies) always gives the same episode."""
 

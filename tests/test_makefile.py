@@ -105,7 +105,7 @@ def test_an_unknown_scenario_is_refused_with_the_known_ones(
 
 
 def test_a_scenario_without_a_backend_is_refused_as_such(venv: Path, environ: dict[str, str]) -> None:
-    result = make("train", f"VENV={venv}", "ENV=sciworld", env=environ)
+    result = make("train", f"VENV={venv}", "ENV=searchqa", env=environ)
     assert result.returncode == 2
     assert "not built yet" in result.stderr
 
@@ -189,3 +189,33 @@ def test_a_debian_without_venv_is_helped(user: str, tmp_path: Path, environ: dic
     else:
         assert "sudo apt-get install python3.11-venv" in result.stderr
         assert "ran:" not in result.stdout
+
+
+@pytest.mark.parametrize("user", ["1000", "0"])
+def test_sciworld_is_helped_to_its_java(
+    user: str, venv: Path, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """A Debian without Java; installing it makes the command."""
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    script(commands / "java", f"[ -e {tmp_path}/package ]")
+    script(commands / "id", f"echo {user}")
+    script(commands / "apt-get", f'echo "apt-get $*"; touch {tmp_path}/package')
+    environ["PATH"] = f"{commands}:{environ['PATH']}"
+    environ.pop("JAVA_HOME", None)
+    result = make("serve", f"VENV={venv}", "ENV=sciworld", env=environ)
+    if user == "0":
+        assert "apt-get install -y -qq default-jre-headless" in result.stdout
+        assert command_of(result) == "-m servers sciworld"
+    else:
+        assert result.returncode == 2
+        assert "sudo apt-get install default-jre-headless" in result.stderr
+        assert "ran:" not in result.stdout
+
+
+def test_only_sciworld_wants_java(venv: Path, tmp_path: Path, environ: dict[str, str]) -> None:
+    script(tmp_path / "java", "exit 1")
+    script(tmp_path / "apt-get", "exit 1")
+    environ["PATH"] = f"{tmp_path}:{environ['PATH']}"
+    result = make("serve", f"VENV={venv}", "ENV=textcraft", env=environ)
+    assert command_of(result) == "-m servers textcraft"

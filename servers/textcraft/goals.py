@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import random
 from dataclasses import dataclass
 
 from gym_agents.tasks import scenario_row
+from servers.spread import spread
 from servers.textcraft.recipes import Recipe, RecipeBook
 
 USES_PER_INGREDIENT = 10
@@ -75,14 +75,9 @@ def split_items(tasks: tuple[str, ...]) -> dict[str, dict[str | None, tuple[int,
     splits: dict[str, dict[str | None, tuple[int, ...]]] = {"train": {}, "eval": {}}
     for task in scenario_row("textcraft").tasks:
         items = [item for item, name in enumerate(tasks) if name == task.name]
-        held_out = _spread(items, task.eval_items, random.Random(f"textcraft-sorted {task.name}"))
+        held_out = spread(items, task.eval_items, random.Random(f"textcraft-sorted {task.name}"))
         splits["eval"][task.name] = held_out
         splits["train"][task.name] = tuple(item for item in items if item not in held_out)
     for of_task in splits.values():
         of_task[None] = tuple(sorted(item for items in of_task.values() for item in items))
     return splits
-
-
-def _spread(items: list[int], count: int, rng: random.Random) -> tuple[int, ...]:
-    edges = [run * len(items) // count for run in range(count + 1)]
-    return tuple(items[rng.randrange(low, high)] for low, high in itertools.pairwise(edges))

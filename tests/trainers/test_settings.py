@@ -133,7 +133,7 @@ group_size = "eight"
             "[env]\ntasks = ['Depth9']\n",
             ":2: env.tasks names 'Depth9', but AgentGym/TextCraft-v0 holds Depth1, ",
         ),
-        ("[env]\nid = 'AgentGym/SciWorld-v0'\n", "backend is not built yet"),
+        ("[env]\nid = 'AgentGym/SearchQA-v0'\n", "backend is not built yet"),
         ("[env]\nitems = 'nowhere.json'\n", ":2: env.items names 'nowhere.json', which is no file"),
         ("[env]\nserver = 'http://a'\nreplicas = 2\n", ":3: env.replicas counts local servers"),
     ],

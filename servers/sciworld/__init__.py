@@ -1,0 +1,1 @@
+"""SciWorld: the ScienceWorld simulator, many isolated copies of it in one Java process."""
