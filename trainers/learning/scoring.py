@@ -107,5 +107,7 @@ def _score_row(
 def _scored(sample: Sample, said: Tensor) -> Scored:
     """From [3, A], or from [3, A + 1] where the last state was asked for too."""
     logprobs, kl, values = said[:, : sample.sampled]
-    last_values = said[2, sample.sampled :]  # [1], or [0] where nothing follows
-    return Scored(logprobs, kl, values, last_values.sum())
+    last_value = said[2, sample.sampled :].sum()  # of one, or of none where nothing follows
+    # a score ends within [0, 1], so no more than that can follow: where every episode is cut, the critic learns
+    # from its own word alone, and would promise ever more
+    return Scored(logprobs, kl, values, last_value.clamp(-sample.score, 1 - sample.score))
