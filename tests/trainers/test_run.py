@@ -274,8 +274,11 @@ def test_a_server_killed_in_the_middle_of_an_update_changes_nothing(
 
 
 @pytest.mark.slow
-def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
-    flags = (*SMALL, "--rl.groups", "3", "--rl.tokens_per_batch", "300")
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_two_processes_do_what_one_does(algorithm: str, tmp_path: Path) -> None:
+    """With `ppo`, values, the KL in the reward, and the mean and deviation of advantages are shared as well."""
+    flags = (*SMALL, "--rl.groups", "3", "--rl.tokens_per_batch", "300", "--rl.algorithm", algorithm)
+    flags = (*flags, "--rl.kl_in", "reward" if algorithm == "ppo" else "loss")
     train(tmp_path / "one", *flags)
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
     launch += ["--master_addr", "127.0.0.1", "--master_port", str(free_port())]

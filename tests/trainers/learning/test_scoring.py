@@ -9,7 +9,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from gym_agents.trajectory import Outcome
+from gym_agents.trajectory import CUTS, Outcome
 from tests.trainers.learning.episodes import (
     generation,
     gpt2_policy,
@@ -17,17 +17,19 @@ from tests.trainers.learning.episodes import (
     random_episodes,
     trajectory,
 )
-from trainers.config import RLConfig
+from trainers.config import Config, PolicyConfig, RLConfig, SamplingConfig
 from trainers.learning.batch import Sample, collect_samples
 from trainers.learning.scoring import Scored, score
 from trainers.models import Policy
 
 
 def judged(policy: Policy, samples: list[Sample], max_context: int = 100, **config: Any) -> list[Scored]:
-    settings = RLConfig(tokens_per_batch=40, **config)
-    return score(
-        policy, samples, settings, accelerator=Accelerator(cpu=True), temperature=0.7, max_context=max_context
+    settings = Config(
+        rl=RLConfig(tokens_per_batch=40, **config),
+        sampling=SamplingConfig(temperature=0.7),
+        policy=PolicyConfig(max_context=max_context),
     )
+    return score(policy, samples, settings, Accelerator(cpu=True))
 
 
 def with_opinion(policy: Policy) -> Policy:
@@ -61,19 +63,17 @@ def test_values_are_those_of_the_states_that_tokens_were_sampled_in() -> None:
         assert said.last_value == 0
 
 
-@pytest.mark.parametrize("outcome", Outcome)
+@pytest.mark.parametrize("outcome", [*sorted(CUTS), Outcome.SUCCESS, Outcome.FAILURE], ids=str)
 def test_only_a_cut_episode_goes_on_in_its_last_state(outcome: Outcome) -> None:
     """huggingface/trl PR 1536. A win on the last allowed turn is no cut."""
     policy = with_opinion(gpt2_policy())
     episode = trajectory(
         [generation([5, 6], [7, 8])], outcome=outcome, score=0.4, final_context_ids=(9, 10, 11)
     )
-    if outcome is Outcome.ENV_ERROR:
-        return
     samples, _ = collect_samples([episode])
     (said,) = judged(policy, samples, algorithm="ppo")
     (ended,) = judged(policy, samples, algorithm="ppo", bootstrap=False)
-    cut = outcome in (Outcome.HORIZON_CUT, Outcome.LENGTH_CUT)
+    cut = outcome in CUTS
     # no more can follow than the score still has room for
     last = plain_values(policy, (5, 6, 7, 8, 9, 10, 11))[-1].clamp(-0.4, 0.6).item()
     assert said.last_value.item() == pytest.approx(last if cut else 0.0)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from gym_agents.trajectory import Outcome
-from tests.trainers.learning.episodes import generation, trajectory
+from tests.trainers.learning.episodes import by_sample, generation, random_episodes, trajectory
 from trainers.config import RLConfig
 from trainers.learning.advantages import token_rewards, whiten
-from trainers.learning.algorithms import make_lessons
-from trainers.learning.batch import Lesson, Sample, collect_samples
+from trainers.learning.algorithms import ALGORITHMS, make_lessons
+from trainers.learning.batch import Lesson, Sample, collect_samples, pack
 from trainers.learning.scoring import Scored
 
 RETURNS = RLConfig(algorithm="reinforce++", whiten=False)
@@ -111,6 +111,21 @@ def test_groups_compare_scores_less_their_kl(algorithm: Any, expected: list[floa
     scored = [said([0.0] * 2, kl=[1.0, 1.0]), said([0.0] * 2, kl=[1.0, 0.0])]
     lessons = make_lessons(samples, scored, RLConfig(algorithm=algorithm), kl_coef=0.1)
     assert [float(lesson.advantages[0]) for lesson in lessons] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_trained_are_the_sampled_ids_with_their_logprobs(algorithm: Any) -> None:
+    """huggingface/trl #5224, mll-lab-nu/RAGEN #71: whatever the algorithm, nothing else and nothing changed."""
+    samples, _ = collect_samples(random_episodes(7))
+    config = RLConfig(algorithm=algorithm, entropy_coef=0.1)
+    lessons = make_lessons(samples, [said([0.0] * sample.sampled) for sample in samples], config, kl_coef=0.0)
+    rows = pack(lessons, 40)
+    targets = by_sample(rows, [row.target_ids for row in rows], len(samples))
+    logprobs = by_sample(rows, [row.logprobs for row in rows], len(samples))
+    for sample, ids, known in zip(samples, targets, logprobs, strict=True):
+        acted = torch.tensor(sample.action_mask)
+        assert ids.tolist() == torch.tensor(sample.ids)[acted].tolist()
+        assert known.tolist() == pytest.approx([-6.2] * sample.sampled)
 
 
 def test_an_episode_of_several_samples_is_one_sequence() -> None:
