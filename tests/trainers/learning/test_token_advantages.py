@@ -11,7 +11,7 @@ import torch
 from gym_agents.trajectory import Outcome
 from tests.trainers.learning.episodes import by_sample, generation, random_episodes, trajectory
 from trainers.config import RLConfig
-from trainers.learning.advantages import token_rewards, whiten
+from trainers.learning.advantages import grpo, rloo, token_rewards, whiten
 from trainers.learning.algorithms import ALGORITHMS, make_lessons
 from trainers.learning.batch import Lesson, Sample, collect_samples, pack
 from trainers.learning.scoring import Scored
@@ -158,6 +158,13 @@ def test_whitened_advantages_have_mean_0_and_deviation_1_over_all_tokens() -> No
 def test_equal_advantages_are_whitened_to_nothing(equal: list[float]) -> None:
     """huggingface/trl PR 5640: equal but for rounding is equal, and one alone has no deviation."""
     assert whiten(torch.tensor(equal, dtype=torch.float64)).tolist() == [0.0] * len(equal)
+
+
+def test_what_is_not_a_number_is_not_hidden() -> None:
+    """It has to stop the update, not to pass for equal scores."""
+    broken, alone = torch.tensor([1.0, float("nan")]), torch.zeros(2, dtype=torch.long)
+    for advantages in (grpo(broken, alone), rloo(broken, alone), whiten(broken)):
+        assert advantages.isnan().all()
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "rloo", "reinforce++"])
