@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -24,7 +26,9 @@ from trainers.acting.sampler import ItemSampler
 from trainers.acting.worlds import default_horizon, split_items, training_items
 from trainers.checkpoint import Checkpoints, State, restore
 from trainers.config import Config
-from trainers.folder import RunFolder
+from trainers.errors import UnsoundUpdate
+from trainers.folder import RunFolder, replace_episodes
+from trainers.learning.batch import Row
 from trainers.metrics import Stopwatch, TimedEngine, describe_harvest
 from trainers.models import Policy
 from trainers.screen import Screen
@@ -164,8 +168,10 @@ class Run:
         self.watch.lap()
         self.engine.lap()
 
-    def record(self, update: int, horizon: int, harvest: Harvest, figures: dict[str, float]) -> None:
-        """Notes what an update did, in `metrics.jsonl`, in its trajectories and on the screen."""
+    def record(
+        self, update: int, horizon: int, harvest: Harvest, figures: dict[str, float]
+    ) -> dict[str, Any]:
+        """Notes what an update did, in `metrics.jsonl`, in its trajectories and on the screen; gives the line."""
         row = {
             "update": update,
             "horizon": horizon,
@@ -178,6 +184,20 @@ class Run:
             self.folder.write_trajectories(update, harvest.episodes)
             self.folder.append_metrics(row)
         self.screen.update(row, self.config.rl.updates)
+        return row
+
+    @contextmanager
+    def kept_if_unsound(
+        self, update: int, episodes: Sequence[Trajectory], rows: Sequence[Row]
+    ) -> Iterator[None]:
+        """Where a step must not be made, keeps what it would have been made from, and says where."""
+        try:
+            yield
+        except UnsoundUpdate as error:
+            path = self.folder.unsound(update, self.accelerator.process_index)
+            replace_episodes(path.with_suffix(".jsonl"), episodes)
+            torch.save([vars(row) for row in rows], path)
+            raise type(error)(f"{error}. Its rows are in {path}, its episodes beside them.") from error
 
     def advance(self, state: State) -> None:
         """Moves on to a new state, and keeps it where a checkpoint is due."""

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, GPT2Config
 from gym_agents.trajectory import Generation, Outcome, Trajectory, Turn
 from trainers.config import PolicyConfig
 from trainers.embedded import tiny_tokenizer
-from trainers.learning.batch import Row, Sample
+from trainers.learning.batch import Lesson, Row, Sample
 from trainers.models import Policy, load_policy
 
 
@@ -22,13 +22,18 @@ def generation(context: Sequence[int], sampled: Sequence[int], **rest: Any) -> G
     return Generation(tuple(context), tuple(sampled), **rest)
 
 
-def trajectory(*turns: Sequence[Generation], outcome: Outcome = Outcome.SUCCESS, **rest: Any) -> Trajectory:
-    """An episode of these turns; its score comes from the first."""
+def trajectory(
+    *turns: Sequence[Generation],
+    outcome: Outcome = Outcome.SUCCESS,
+    rewards: Sequence[float] = (1.0,),
+    **rest: Any,
+) -> Trajectory:
+    """An episode of these turns; its score comes from the first unless other rewards are given."""
     played = tuple(
         Turn(
             "",
             "",
-            reward=1.0 if turn == 0 else 0.0,
+            reward=rewards[turn] if turn < len(rewards) else 0.0,
             score=1.0,
             valid=True,
             command="go",
@@ -98,6 +103,15 @@ def plain_logprobs(model: Any, sample: Sample, temperature: float = 1.0) -> torc
     logits = model(torch.tensor([sample.ids])).logits[0] / temperature
     sampled = [place for place, acted in enumerate(sample.action_mask) if acted]
     return torch.stack([logits[place - 1].log_softmax(-1)[sample.ids[place]] for place in sampled])
+
+
+def lessons(
+    samples: Sequence[Sample], advantages: Sequence[torch.Tensor] | torch.Tensor | float = 0.0
+) -> list[Lesson]:
+    """What is to be learned from samples: one advantage for all, or those of each."""
+    if isinstance(advantages, float):
+        advantages = torch.full((len(samples),), advantages)
+    return [Lesson(sample, advantage) for sample, advantage in zip(samples, advantages, strict=True)]
 
 
 def by_sample(rows: Sequence[Row], values: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Group-relative advantages, against numbers worked out by hand."""
+"""Group-relative advantages and leave-one-out, against numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -7,9 +7,23 @@ import torch
 
 from tests.trainers.learning.episodes import generation, trajectory
 from trainers.config import RLConfig
-from trainers.learning.advantages import grpo
-from trainers.learning.algorithms import ALGORITHMS, with_signal
-from trainers.learning.batch import collect_samples
+from trainers.learning.advantages import grpo, rloo
+from trainers.learning.algorithms import make_lessons
+from trainers.learning.batch import Lesson, Sample, collect_samples
+from trainers.learning.scoring import Scored
+
+
+def learn(samples: list[Sample], config: RLConfig) -> list[Lesson]:
+    """Lessons of episodes of which nothing was said."""
+    nothing = [torch.zeros(sample.sampled) for sample in samples]
+    scored = [Scored(none, none, none, torch.zeros(())) for none in nothing]
+    return make_lessons(samples, scored, config, kl_coef=0.0)
+
+
+def advantages(lessons: list[Lesson]) -> list[float]:
+    """Of all tokens, in order."""
+    return [advantage for lesson in lessons for advantage in lesson.advantages.tolist()]
+
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 
@@ -27,6 +41,19 @@ def test_equal_scores_and_single_episodes_have_no_advantage(scores: list[float],
     """huggingface/trl PR 5640: scores that differ by rounding alone were blown up by the division."""
     assert one_group(scores, dtype) == [0.0] * len(scores)
     assert one_group(scores, dtype, scale_by_std=False) == [0.0] * len(scores)
+    assert others_left_out(scores, dtype) == [0.0] * len(scores)
+
+
+def others_left_out(scores: list[float], dtype: torch.dtype = torch.float64) -> list[float]:
+    return rloo(torch.tensor(scores, dtype=dtype), torch.zeros(len(scores), dtype=torch.long)).tolist()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_baseline_is_the_mean_of_the_others(dtype: torch.dtype) -> None:
+    """redai-studio/Relax #174: 1 - 0 and 0 - 1/3; 1 - 2/7 and 0 - 3/7."""
+    assert others_left_out([1, 0, 0, 0], dtype) == pytest.approx([1.0, -1 / 3, -1 / 3, -1 / 3], abs=1e-6)
+    wins_and_losses = [5 / 7] * 3 + [-3 / 7] * 5
+    assert others_left_out([1, 1, 1, 0, 0, 0, 0, 0], dtype) == pytest.approx(wins_and_losses, abs=1e-6)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -59,10 +86,8 @@ def test_every_sample_has_its_episodes_advantage_and_an_episode_counts_once() ->
         trajectory([generation([5], [6])], score=0.0, group=4, member=1),
     ]
     samples, _ = collect_samples(episodes)
-    advantages = ALGORITHMS["grpo"].advantages(samples, RLConfig())
-    assert [float(advantage) for advantage in advantages] == pytest.approx(
-        [0.70711] * 3 + [-0.70711], abs=1e-5
-    )
+    learned = learn(samples, RLConfig())
+    assert advantages(learned) == pytest.approx([0.70711] * 3 + [-0.70711], abs=1e-5)
 
 
 def test_samples_without_an_advantage_can_be_left_out() -> None:
@@ -73,6 +98,6 @@ def test_samples_without_an_advantage_can_be_left_out() -> None:
         for member, score in enumerate(scores)
     ]
     samples, _ = collect_samples(episodes)
-    kept, advantages = with_signal(samples, ALGORITHMS["grpo"].advantages(samples, RLConfig()))
-    assert [(sample.group, sample.member) for sample in kept] == [(1, 0), (1, 1)]
-    assert [float(advantage) for advantage in advantages] == pytest.approx([-0.70711, 0.70711], abs=1e-5)
+    kept = learn(samples, RLConfig())
+    assert [lesson.sample.episode for lesson in kept] == [(1, 0), (1, 1)]
+    assert advantages(kept) == pytest.approx([-0.70711, 0.70711], abs=1e-5)
