@@ -24,6 +24,10 @@ class Outcome(StrEnum):
     """The environment failed; never scored, never trained."""
 
 
+CUTS = frozenset({Outcome.HORIZON_CUT, Outcome.LENGTH_CUT})
+"""Ends that a limit made, not the world."""
+
+
 class Generation(msgspec.Struct, frozen=True):
     """One piece of text that the policy sampled, with what it was appended to.
 
@@ -76,6 +80,9 @@ class Trajectory(msgspec.Struct, frozen=True):
     member: int = 0
     horizon: int | None = None
     """The turn limit in force."""
+    final_context_ids: tuple[int, ...] = ()
+    """Where it was cut: what the policy would have seen next, appended to the last context; empty where the agent
+    would have begun a new one."""
     update: int = 0
     error: str | None = None
     """What failed, for an `env_error`; why the last reply was refused, for a `failure` by it."""

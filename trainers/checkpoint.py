@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from trainers.acting.curriculum import Progress
 from trainers.folder import update_name, write_whole
 from trainers.models import Policy
 
@@ -19,12 +20,16 @@ WARM_START = "warm-start"
 
 
 class State(msgspec.Struct, frozen=True):
-    """What a run knows besides its weights; the horizon and the learning rate follow from it."""
+    """What a run knows besides its weights; horizon, learning rate and weight of the KL follow from it."""
 
     update: int = 0
     """Updates done."""
     drawn: int = 0
     """Items drawn from the sampler."""
+    progress: Progress = Progress()
+    """Of the horizon schedule."""
+    kl_scale: float = 1.0
+    """What `rl.kl_coef` is multiplied by to come to `rl.kl_target`."""
 
 
 class _Manifest(msgspec.Struct, frozen=True):

@@ -5,6 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+SAME_SCORE = 1e-6
+"""Scores, and advantages, that lie within this of each other are equal but for rounding; where they are divided by
+their standard deviation, it is added to that."""
+
+GROUPED = frozenset({"grpo", "rloo"})
+"""Algorithms that compare the episodes of one item with each other."""
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -92,12 +99,19 @@ class SamplingConfig:
 class HorizonConfig:
     """The turn limit while training (ScalingInter-RL)."""
 
-    schedule: Literal["fixed", "stepwise"] = "fixed"
-    """fixed: the last stage throughout. stepwise: the paper's, one stage after the other."""
+    schedule: Literal["fixed", "stepwise", "adaptive"] = "fixed"
+    """fixed: the last stage throughout. stepwise: the paper's, one stage after the other. adaptive: the next stage
+    begins when the policy has learned what it can within the limit, or is stopped by it."""
     stages: tuple[int, ...] = (30,)
     """Turn limits h1 < h2 < ..."""
     every: int = 100
-    """Updates per stage; the last stage stays."""
+    """stepwise: updates per stage; the last stage stays. adaptive: updates of a stage before cut episodes end it."""
+    window: int = 5
+    """adaptive: latest updates of the stage whose mean success and mean share of cut episodes are looked at."""
+    raise_at_success: float = 0.5
+    """adaptive: the success that ends a stage."""
+    raise_at_cut: float = 0.5
+    """adaptive: the share of episodes cut by the turn limit that ends a stage, once `every` updates are over."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +138,7 @@ class WarmStartConfig:
 class RLConfig:
     """The algorithm and its update."""
 
-    algorithm: Literal["grpo"] = "grpo"
+    algorithm: Literal["grpo", "rloo", "reinforce++", "ppo"] = "grpo"
     """Row of the table in `trainers/learning/algorithms.py`."""
     updates: int = 100
     """How many times: collect, then learn."""
@@ -140,18 +154,51 @@ class RLConfig:
     """AdamW's weight decay."""
     grad_clip: float = 1.0
     """Largest norm of the gradient."""
+    max_grad_norm: float = 1e4
+    """The run stops, with the batch saved, where the gradient's norm before clipping is above this."""
     clip_range: float = 0.2
     """PPO's epsilon: the ratio to the behaviour policy is clipped to [1 - eps, 1 + eps]."""
+    clip_range_high: float | None = None
+    """Epsilon of the upper bound alone (clip-higher of DAPO); unset is `clip_range`."""
+    dual_clip: float = 0.0
+    """Largest ratio that counts for a negative advantage, above 1 (dual-clip PPO); 0 leaves it open."""
+    ratio_cap: float = 0.0
+    """Above 0, a token of an older policy counts by the ratio of the policy before the update to the one that
+    sampled it, at most this much, and the clip is around the policy before the update. 0 leaves it out."""
     epochs: int = 1
     """Passes over an update's episodes."""
     minibatches: int = 1
     """Optimizer steps per pass."""
+    loss_mean: Literal["token", "episode"] = "token"
+    """token: every sampled token of an optimizer step weighs the same (every algorithm's default). episode: every
+    episode does, however long: the mean of the episodes' means."""
+    skip_length_cut: bool = False
+    """Leave episodes that were cut by their length out of the loss and its mean; their group still counts them."""
     kl_coef: float = 0.0
-    """Weight of the KL term against the reference policy in the loss (k3 estimator)."""
+    """Weight of the KL against the reference policy; with `kl_target`, where it starts."""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """loss: a term beside the policy loss. reward: taken off the reward of each sampled token."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """k1: the log-ratio. k2: half its square. k3: never negative, and with the mean of k1. In the loss, k1 has no
+    gradient on average and is refused."""
+    kl_target: float = 0.0
+    """KL per token that `kl_coef` adapts to from update to update; 0 keeps it fixed."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     scale_by_std: bool = True
     """GRPO: divide the advantage by the group's standard deviation."""
+    whiten: bool | None = None
+    """Bring the advantages of all tokens of an update, in all processes, to mean 0 and standard deviation 1.
+    Unset: as the algorithm has it, which is true for ppo and reinforce++ and false for grpo and rloo."""
+    gamma: float = 1.0
+    """reinforce++ and ppo: discount per sampled token; what the world says takes none."""
+    gae_lambda: float = 1.0
+    """ppo: lambda of generalized advantage estimation, per sampled token."""
+    bootstrap: bool = True
+    """ppo: an episode that was cut, by turns or by length, goes on with the critic's value of its last state. False
+    treats it as ended, as the published code does."""
+    critic_learning_rate: float = 1e-3
+    """ppo: AdamW's learning rate for the critic."""
     tokens_per_batch: int = 4096
     """Token budget of one forward and backward pass."""
     refill_groups: int = 0

@@ -17,10 +17,22 @@ class NothingToLearn(UsageError):
     code = "nothing_to_learn"
 
 
-class NonFiniteUpdate(AgentGymError):
-    """The loss or the gradient is not finite; the weights were left as they were."""
+class UnsoundUpdate(AgentGymError):
+    """A step that must not be made; the weights were left as they were."""
+
+    code = "unsound_update"
+
+
+class NonFiniteUpdate(UnsoundUpdate):
+    """The loss or the gradient is not finite."""
 
     code = "non_finite_update"
+
+
+class ExplodingGradient(UnsoundUpdate):
+    """The gradient is far larger than any that can be learned from."""
+
+    code = "exploding_gradient"
 
 
 class TooManyEnvErrors(EnvironmentFailure):

@@ -51,6 +51,10 @@ class RunFolder:
         self.trajectories = path / "trajectories"
         self.evaluations = path / "evaluations"
 
+    def unsound(self, update: int, process: int) -> Path:
+        """Where a process keeps the rows of a step that must not be made."""
+        return self.path / f"unsound-{update_name(update)}-process-{process}.pt"
+
     def demand_fit(self, config: Config) -> None:
         """Refuses a configuration that the folder's content does not allow.
 

@@ -15,7 +15,7 @@ from gym_agents.connect import load_world_scenario
 from gym_agents.errors import AgentGymError, OptionError, near_match
 from gym_agents.scenario import make_options
 from gym_agents.tasks import SCENARIOS, find_spec
-from trainers.config import Config
+from trainers.config import GROUPED, Config, RLConfig
 
 Broken = Iterator[tuple[str, str]]
 """`("section.key", "is 0, but must be ...")` for each mistake."""
@@ -47,6 +47,9 @@ _NUMBERS: dict[str, _Limit] = {
     "sampling.top_p": _NUCLEUS,
     "sampling.max_new_tokens": _COUNT,
     "horizon.every": _COUNT,
+    "horizon.window": _COUNT,
+    "horizon.raise_at_success": _SHARE,
+    "horizon.raise_at_cut": _SHARE,
     "warm_start.steps": _NOT_NEGATIVE,
     "warm_start.episodes": _COUNT,
     "warm_start.batch_size": _COUNT,
@@ -56,16 +59,23 @@ _NUMBERS: dict[str, _Limit] = {
     "warm_start.check_episodes": _COUNT,
     "rl.updates": _COUNT,
     "rl.groups": _COUNT,
-    "rl.group_size": _Limit("at least 2, since a group is compared with itself", lambda value: value >= 2),
+    "rl.group_size": _COUNT,
     "rl.learning_rate": _NOT_NEGATIVE,
     "rl.warmup_updates": _NOT_NEGATIVE,
     "rl.weight_decay": _NOT_NEGATIVE,
     "rl.grad_clip": _POSITIVE,
+    "rl.max_grad_norm": _POSITIVE,
     "rl.clip_range": _POSITIVE,
+    "rl.dual_clip": _Limit("0, or above 1", lambda value: value == 0 or value > 1),
+    "rl.ratio_cap": _NOT_NEGATIVE,
     "rl.epochs": _COUNT,
     "rl.minibatches": _COUNT,
     "rl.kl_coef": _NOT_NEGATIVE,
+    "rl.kl_target": _NOT_NEGATIVE,
     "rl.entropy_coef": _NOT_NEGATIVE,
+    "rl.gamma": _SHARE,
+    "rl.gae_lambda": _SHARE,
+    "rl.critic_learning_rate": _NOT_NEGATIVE,
     "rl.tokens_per_batch": _COUNT,
     "rl.refill_groups": _NOT_NEGATIVE,
     "eval.attempts": _COUNT,
@@ -79,6 +89,7 @@ def broken_limits(config: Config) -> Broken:
     """Every value that cannot be; nothing is started to find out."""
     yield from _numbers(config)
     yield from _stages(config.horizon.stages)
+    yield from _algorithm(config.rl)
     yield from _files(config)
     yield from _environment(config)
 
@@ -98,6 +109,20 @@ def _stages(stages: tuple[int, ...]) -> Broken:
         yield "horizon.stages", f"is {list(stages)}, but every turn limit must be at least 1"
     elif any(later <= earlier for earlier, later in itertools.pairwise(stages)):
         yield "horizon.stages", f"is {list(stages)}, but the turn limits must increase"
+
+
+def _algorithm(rl: RLConfig) -> Broken:
+    """What only makes sense together."""
+    if rl.algorithm in GROUPED and rl.group_size == 1:
+        yield "rl.group_size", f"is 1, but {rl.algorithm} compares a group with itself: at least 2"
+    if rl.algorithm not in GROUPED and rl.refill_groups:
+        yield "rl.refill_groups", f"replaces groups of equal scores, from which {rl.algorithm} does learn"
+    if rl.clip_range_high is not None and not rl.clip_range <= rl.clip_range_high < math.inf:
+        yield "rl.clip_range_high", f"is {rl.clip_range_high}, but must be at least rl.clip_range"
+    if rl.kl_coef and rl.kl_in == "loss" and rl.kl_estimator == "k1":
+        yield "rl.kl_estimator", "is 'k1', whose gradient in the loss is 0 on average: take k2 or k3"
+    if rl.kl_target and not rl.kl_coef:
+        yield "rl.kl_target", "adapts rl.kl_coef, which must be above 0 to start from"
 
 
 def _files(config: Config) -> Broken:

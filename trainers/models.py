@@ -18,10 +18,12 @@ from transformers.utils.peft_utils import find_adapter_config_file
 
 from gym_agents.errors import near_match
 from trainers.config import PolicyConfig
+from trainers.critic import Critic
 from trainers.embedded import EMBEDDED, smollm2_folder, tiny_model, tiny_tokenizer
 from trainers.errors import PolicyError
 
 _REFERENCE = "reference."
+_CRITIC = "critic."
 
 
 class Policy:
@@ -32,6 +34,7 @@ class Policy:
         tokenizer: its tokenizer, with its chat template.
         name: the name it was asked for by.
         trainable: the parameters that learn, by name.
+        critic: says what a state is worth, where an algorithm asks for it.
     """
 
     def __init__(
@@ -50,7 +53,13 @@ class Policy:
         }
         if not self.trainable:
             raise PolicyError(f"{name} has no trainable parameter, so that nothing would be learned.")
+        self.critic: Critic | None = None
         self._reference: dict[str, Tensor] | None = None
+
+    def add_critic(self, seed: int = 0) -> None:
+        """Gives it a critic that knows nothing yet; `seed` fixes its first weights."""
+        width = self.model.get_output_embeddings().weight.shape[1]
+        self.critic = Critic(width, seed=seed).to(self.device)
 
     @property
     def device(self) -> torch.device:
@@ -103,27 +112,33 @@ class Policy:
                 layer.training = layer.gradient_checkpointing
 
     def save_weights(self, path: Path) -> None:
-        """Writes the trained weights, and the reference where there is one, into one safetensors file."""
-        reference = self._reference or {}
-        learned = {key: parameter.detach() for key, parameter in self.trainable.items()}
-        save_file(learned | {_REFERENCE + key: weights for key, weights in reference.items()}, path)
+        """Writes the trained weights, with reference and critic where there are any, into one safetensors file."""
+        weights = {key: parameter.detach() for key, parameter in self.trainable.items()}
+        weights |= {_REFERENCE + key: tensor for key, tensor in (self._reference or {}).items()}
+        if self.critic is not None:
+            weights |= {_CRITIC + key: tensor for key, tensor in self.critic.state_dict().items()}
+        save_file(weights, path)
 
     def load_weights(self, path: Path) -> None:
         """Reads what `save_weights` wrote; parameters keep their identity, so an optimizer keeps its hold.
 
+        A critic in the file is passed over where the policy has none.
+
         Raises:
-            PolicyError: the file is of another model or adapter.
+            PolicyError: the file is of another model or adapter, or lacks the critic.
         """
         saved = load_file(path, device=str(self.device))
-        reference = {
-            key.removeprefix(_REFERENCE): saved.pop(key) for key in [*saved] if key.startswith(_REFERENCE)
-        }
+        reference, critic = _take(saved, _REFERENCE), _take(saved, _CRITIC)
         for found in (saved, reference or saved):
             if _shapes(found) != _shapes(self.trainable):
                 raise PolicyError(f"{path} does not hold the trainable weights of {self.name}.")
+        if self.critic is not None and _shapes(critic) != _shapes(self.critic.state_dict()):
+            raise PolicyError(f"{path} does not hold the critic of {self.name}.")
         with torch.no_grad():
             for key, parameter in self.trainable.items():
                 parameter.copy_(saved[key])
+        if self.critic is not None:
+            self.critic.load_state_dict(critic)
         self._reference = reference or None
 
     def save(self, folder: Path) -> None:
@@ -133,6 +148,11 @@ class Policy:
         else:
             self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+
+
+def _take(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Takes out those whose names begin with a prefix, and gives them without it."""
+    return {key.removeprefix(prefix): weights.pop(key) for key in [*weights] if key.startswith(prefix)}
 
 
 def _millions(count: int) -> str:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from statistics import fmean
 
+import torch
+
 from gym_agents.trajectory import Trajectory
-from trainers.acting.curriculum import horizon_at
+from trainers.acting.curriculum import advance, horizon_at
 from trainers.acting.groups import harvest
 from trainers.checkpoint import State
 from trainers.config import RLConfig
-from trainers.learning.algorithms import ALGORITHMS, with_signal
-from trainers.learning.batch import collect_samples, minibatches, pack
+from trainers.errors import UnsoundUpdate
+from trainers.folder import replace_episodes
+from trainers.learning.algorithms import make_lessons
+from trainers.learning.batch import Row, collect_samples, minibatches, pack
+from trainers.learning.losses import adapted_kl_scale
+from trainers.learning.scoring import describe_scores, score
 from trainers.learning.update import rl_update
 from trainers.run import Run
 
@@ -22,19 +29,20 @@ def train(run: Run) -> None:
 
     Raises:
         TooManyEnvErrors: if the environment fails more often than `env.max_error_rate`.
+        UnsoundUpdate: if a step must not be made; the message names the files that hold its batch.
     """
     config = run.config.rl
     sampler = run.sampler()
     for update in range(run.state.update + 1, config.updates + 1):
         run.start_lap()
-        horizon = horizon_at(run.config.horizon, update)
+        horizon = horizon_at(run.config.horizon, update, run.state.progress)
         with run.watch("acting"):
             groups = harvest(run.player(horizon, update), sampler, config)
         with run.watch("learning"):
             figures = learn(run, list(chain.from_iterable(groups.usable)), update)
             run.engine.sync(update)
-        run.record(update, horizon, groups, figures)
-        run.advance(State(update, sampler.drawn))
+        row = run.record(update, horizon, groups, figures)
+        run.advance(following(run, row, sampler.drawn))
 
 
 def learn(run: Run, episodes: Sequence[Trajectory], update: int) -> dict[str, float]:
@@ -42,32 +50,46 @@ def learn(run: Run, episodes: Sequence[Trajectory], update: int) -> dict[str, fl
 
     Every process sees all episodes and takes every n-th row of a minibatch as its share.
     """
-    config = run.config.rl
+    config, accelerator = run.config.rl, run.accelerator
+    common = {"accelerator": accelerator, "temperature": run.config.sampling.temperature}
+    kl_coef = config.kl_coef * run.state.kl_scale
     samples, _ = collect_samples(episodes)
-    advantages = ALGORITHMS[config.algorithm].advantages(samples, config)
-    if not (config.kl_coef or config.entropy_coef):
-        samples, advantages = with_signal(samples, advantages)
-    for parameters in run.optimizer.param_groups:
-        parameters["lr"] = learning_rate_at(config, update)
+    scored = score(run.policy, samples, config, max_context=run.config.policy.max_context, **common)
+    lessons = make_lessons(samples, scored, config, kl_coef=kl_coef)
+    run.optimizer.param_groups[0]["lr"] = learning_rate_at(config, update)
     steps = []
-    for chosen in minibatches(samples, config.minibatches) * config.epochs:
-        rows = pack(
-            [samples[at] for at in chosen], [advantages[at] for at in chosen], config.tokens_per_batch
-        )
-        steps.append(
-            rl_update(
-                run.policy,
-                run.optimizer,
-                rows[run.accelerator.process_index :: run.accelerator.num_processes],
-                accelerator=run.accelerator,
-                temperature=run.config.sampling.temperature,
-                clip_range=config.clip_range,
-                kl_coef=config.kl_coef,
-                entropy_coef=config.entropy_coef,
-                grad_clip=config.grad_clip,
+    for chosen in minibatches(lessons, config.minibatches) * config.epochs:
+        share = pack(chosen, config.tokens_per_batch)[accelerator.process_index :: accelerator.num_processes]
+        with saved_if_unsound(run, update, episodes, share):
+            steps.append(
+                rl_update(run.policy, run.optimizer, share, config=config, kl_coef=kl_coef, **common)
             )
-        )
-    return {"learning_rate": learning_rate_at(config, update), **_means(steps)}
+    known = {"learning_rate": learning_rate_at(config, update), "kl_coef": kl_coef}
+    return known | describe_scores(scored, config) | _means(steps)
+
+
+def following(run: Run, row: Mapping[str, float], drawn: int) -> State:
+    """The state after an update, from its figures."""
+    config, state = run.config, run.state
+    progress = advance(config.horizon, state.progress, success=row["success"], cut=row["horizon_cut"])
+    scale = state.kl_scale
+    if config.rl.kl_target and "kl" in row:
+        scale = adapted_kl_scale(scale, row["kl"], config.rl.kl_target)
+    return State(int(row["update"]), drawn, progress, scale)
+
+
+@contextmanager
+def saved_if_unsound(
+    run: Run, update: int, episodes: Sequence[Trajectory], rows: Sequence[Row]
+) -> Iterator[None]:
+    """Where a step must not be made, keeps what it would have been made from, and says where."""
+    try:
+        yield
+    except UnsoundUpdate as error:
+        path = run.folder.unsound(update, run.accelerator.process_index)
+        replace_episodes(path.with_suffix(".jsonl"), episodes)
+        torch.save([vars(row) for row in rows], path)
+        raise type(error)(f"{error}. Its rows are in {path}, its episodes beside them.") from error
 
 
 def learning_rate_at(config: RLConfig, update: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -164,8 +165,10 @@ class Run:
         self.watch.lap()
         self.engine.lap()
 
-    def record(self, update: int, horizon: int, harvest: Harvest, figures: dict[str, float]) -> None:
-        """Notes what an update did, in `metrics.jsonl`, in its trajectories and on the screen."""
+    def record(
+        self, update: int, horizon: int, harvest: Harvest, figures: dict[str, float]
+    ) -> dict[str, Any]:
+        """Notes what an update did, in `metrics.jsonl`, in its trajectories and on the screen; gives the line."""
         row = {
             "update": update,
             "horizon": horizon,
@@ -178,6 +181,7 @@ class Run:
             self.folder.write_trajectories(update, harvest.episodes)
             self.folder.append_metrics(row)
         self.screen.update(row, self.config.rl.updates)
+        return row
 
     def advance(self, state: State) -> None:
         """Moves on to a new state, and keeps it where a checkpoint is due."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -17,10 +18,11 @@ from trainers.acting.chat import ChatLayout
 from trainers.acting.engines.hf import HFEngine
 from trainers.acting.worlds import make_worlds
 from trainers.checkpoint import Checkpoints, is_complete, restore
-from trainers.config import Config
+from trainers.config import Config, RLConfig
 from trainers.folder import RunFolder
+from trainers.learning.algorithms import ALGORITHMS
 from trainers.metrics import Stopwatch, TimedEngine
-from trainers.models import load_policy
+from trainers.models import Policy, load_policy
 from trainers.report import draw_curve, final_lines
 from trainers.run import Run
 from trainers.screen import Screen
@@ -74,6 +76,8 @@ def build(config: Config, path: Path) -> Run:
     folder.demand_fit(config)
     screen = Screen(quiet=not accelerator.is_main_process)
     policy = load_policy(config.policy, accelerator.device, seed=config.run.seed)
+    if ALGORITHMS[config.rl.algorithm].needs_critic:
+        policy.add_critic(config.run.seed)
     screen.say(f"Policy: {policy.describe()}.")
     if config.run.note:
         screen.say(f"Note: {config.run.note}.")
@@ -86,9 +90,7 @@ def build(config: Config, path: Path) -> Run:
         folder=folder,
         accelerator=accelerator,
         policy=policy,
-        optimizer=torch.optim.AdamW(
-            policy.trainable.values(), lr=config.rl.learning_rate, weight_decay=config.rl.weight_decay
-        ),
+        optimizer=make_optimizer(policy, config.rl),
         layout=layout,
         agent=make_agent(config.agent, layout),
         engine=TimedEngine(engine, watch),
@@ -100,6 +102,14 @@ def build(config: Config, path: Path) -> Run:
         folder.make(config, backend=envs.backend, policy=policy.describe())
     accelerator.wait_for_everyone()
     return run
+
+
+def make_optimizer(policy: Policy, config: RLConfig) -> torch.optim.Optimizer:
+    """Over the policy's trained weights, and over its critic's as a second group."""
+    groups: list[dict[str, Any]] = [{"params": [*policy.trainable.values()]}]
+    if policy.critic is not None:
+        groups.append({"params": [*policy.critic.parameters()], "lr": config.critic_learning_rate})
+    return torch.optim.AdamW(groups, lr=config.learning_rate, weight_decay=config.weight_decay)
 
 
 def _shared_servers(config: Config, accelerator: Accelerator) -> str:

@@ -12,7 +12,7 @@ from trainers.acting.rollout import Job
 from trainers.acting.sampler import ItemSampler
 from trainers.acting.worlds import make_worlds
 from trainers.folder import replace_episodes
-from trainers.learning.batch import collect_samples, pack
+from trainers.learning.batch import Lesson, collect_samples, pack
 from trainers.learning.update import sft_update
 from trainers.metrics import describe_episodes
 from trainers.run import Run
@@ -32,17 +32,18 @@ def warm_start(run: Run) -> None:
     samples, _ = collect_samples(
         as_sampled(episode, run.agent, run.layout) for episode in demonstrations(run)
     )
+    lessons = [Lesson(sample) for sample in samples]
     order = ItemSampler(range(len(samples)), run.config.run.seed)
     optimizer = torch.optim.AdamW(run.policy.trainable.values(), lr=config.learning_rate, weight_decay=0.0)
     for step in range(1, config.steps + 1):
-        batch = [samples[draw.item] for draw in order.next(config.batch_size)]
-        rows = pack(batch, torch.zeros(len(batch)), run.config.rl.tokens_per_batch)
+        batch = [lessons[draw.item] for draw in order.next(config.batch_size)]
+        rows = pack(batch, run.config.rl.tokens_per_batch)
         figures = sft_update(
             run.policy,
             optimizer,
             rows[rank::processes],
             accelerator=run.accelerator,
-            grad_clip=run.config.rl.grad_clip,
+            config=run.config.rl,
         )
         due = config.stop_at > 0 and step % config.check_every == 0
         success = sampled_success(run) if due else None

@@ -9,13 +9,10 @@ from itertools import chain
 from gym_agents.trajectory import Outcome, Trajectory
 from trainers.acting.rollout import Job
 from trainers.acting.sampler import Draw, ItemSampler
-from trainers.config import RLConfig
+from trainers.config import SAME_SCORE, RLConfig
 
 Group = list[Trajectory]
 """Episodes of one item, which are compared with each other."""
-
-SAME_SCORE = 1e-6
-"""Scores of a group that lie within this are equal but for rounding."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 from gym_agents.errors import AgentError, AgentGymError, EnvironmentFailure
 from gym_agents.horizon import HorizonLimit
 from gym_agents.items import item_id
-from gym_agents.trajectory import Generation, Outcome, Trajectory, Turn
+from gym_agents.trajectory import CUTS, Generation, Outcome, Trajectory, Turn
 from gym_agents.vector import Event
 from trainers.acting.agents import Agent, Play, Prompt, Reply
 from trainers.acting.engines.base import Completion, Engine, Request, Sampling
@@ -227,10 +227,16 @@ class _Rollout:
         info = event.info
         self._end_turn(episode, event.reward, info["score"], valid=info["valid"], command=info["command"])
         episode.observation = event.observation
-        if outcome := _outcome(event):
+        outcome = _outcome(event)
+        if outcome is not None and outcome is not Outcome.HORIZON_CUT:
             self._end(index, outcome)
         elif episode.play is not None:
-            self._advance(index, episode.play.send(event.observation))
+            step = episode.play.send(event.observation)
+            if outcome is None:
+                self._advance(index, step)
+            else:
+                episode.prompt = step if isinstance(step, Prompt) else None
+                self._end(index, outcome)
 
     def _failed(self, index: int, error: AgentGymError) -> None:
         """The environment failed, or refused the reply."""
@@ -328,8 +334,16 @@ class _Rollout:
             member=job.member,
             horizon=envs.horizon,
             update=self._update,
+            final_context_ids=_unanswered(episode) if outcome in CUTS else (),
             error=None if error is None else f"{error.code}: {error}",
         )
+
+
+def _unanswered(episode: _Episode) -> tuple[int, ...]:
+    """What a cut episode's policy would have seen next, where that goes on from what it saw before."""
+    prompt = episode.prompt
+    goes_on = prompt is not None and not prompt.fresh and not episode.generations
+    return tuple(prompt.context_ids) if prompt is not None and goes_on else ()
 
 
 def _generation(prompt: Prompt, completion: Completion) -> Generation:

@@ -43,6 +43,16 @@ class Sample:
     member: int
 
     @property
+    def episode(self) -> tuple[int, int]:
+        """Which episode it is of; a windowed history gives several samples of one."""
+        return self.group, self.member
+
+    @property
+    def sampled(self) -> int:
+        """How many of its tokens were sampled, A."""
+        return sum(self.action_mask)
+
+    @property
     def prompt(self) -> tuple[int, ...]:
         """What comes before the first sampled token."""
         return self.ids[: self.action_mask.index(True)]
@@ -69,6 +79,8 @@ def samples(trajectory: Trajectory) -> list[Sample]:
             if generation.fresh or not contexts:
                 contexts.append([])
             contexts[-1].append((turn, generation))
+    if contexts:
+        contexts[-1].append((len(trajectory.turns), Generation(trajectory.final_context_ids, (), ())))
     return [
         _sample(trajectory, context) for context in contexts if any(part.sampled_ids for _, part in context)
     ]
@@ -128,6 +140,43 @@ def collect_samples(trajectories: Iterable[Trajectory]) -> tuple[list[Sample], l
     return collected, skipped
 
 
+def with_last_state(sample: Sample, max_context: int) -> Sample:
+    """The sample and one token more, as if sampled in its last state, so that a pass over it meets that state too.
+
+    What of the last state is beyond `max_context` tokens is left out.
+    """
+    length = min(len(sample.ids), max_context)
+    return replace(
+        sample,
+        ids=(*sample.ids[:length], 0),
+        action_mask=(*sample.action_mask[:length], True),
+        logprobs=(*sample.logprobs[:length], 0.0),
+        turns=(*sample.turns[:length], len(sample.rewards)),
+    )
+
+
+def with_logprobs(sample: Sample, logprobs: Tensor) -> Sample:
+    """The sample with other log-probabilities of its sampled tokens [A]."""
+    values = iter(logprobs.tolist())
+    return replace(sample, logprobs=tuple(next(values) if acted else 0.0 for acted in sample.action_mask))
+
+
+_NOTHING = torch.zeros(())
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A sample, and what is to be learned from it."""
+
+    sample: Sample
+    advantages: Tensor = _NOTHING
+    """One number [], or one per sampled token [A]."""
+    returns: Tensor = _NOTHING
+    """What the critic should have said; likewise."""
+    weight: float = 1.0
+    """Of each of its sampled tokens in the update's mean."""
+
+
 @dataclass(frozen=True)
 class Row:
     """Samples packed into one sequence of L tokens, A of whose sampled tokens are to be learned from."""
@@ -148,6 +197,8 @@ class Row:
     """Under the policy that sampled them [A]."""
     advantages: Tensor
     """[A]"""
+    returns: Tensor
+    """What the critic should say of the state that each was sampled in [A]."""
     weights: Tensor
     """Share in the update's mean, before it is divided by their sum over the whole update [A]."""
     sample: Tensor
@@ -173,20 +224,17 @@ class Row:
         return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items()})
 
 
-def pack(samples: Sequence[Sample], advantages: Sequence[Tensor] | Tensor, tokens_per_row: int) -> list[Row]:
+def pack(lessons: Sequence[Lesson], tokens_per_row: int) -> list[Row]:
     """Packs samples into rows, those with the same prompt side by side behind one copy of it.
 
     Args:
-        samples: what to learn from [N].
-        advantages: for each sample one number, or one per sampled token.
+        lessons: what to learn from [N].
         tokens_per_row: most tokens of a row; a longer sample has a row to itself.
-
-    Returns:
-        Rows whose weights are all 1, which makes the update's loss a mean over tokens.
     """
+    samples = [lesson.sample for lesson in lessons]
     stem = _common_beginning([sample.prompt for sample in samples])
     rows = _fill_rows(samples, len(stem), tokens_per_row)
-    return [_row(samples, advantages, chosen, stem) for chosen in rows]
+    return [_row(lessons, chosen, stem) for chosen in rows]
 
 
 def _common_beginning(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -240,12 +288,7 @@ class _Piece(NamedTuple):
         return range(self.start, self.start + len(self.ids))
 
 
-def _row(
-    samples: Sequence[Sample],
-    advantages: Sequence[Tensor] | Tensor,
-    chosen: Sequence[int],
-    stem: tuple[int, ...],
-) -> Row:
+def _row(lessons: Sequence[Lesson], chosen: Sequence[int], stem: tuple[int, ...]) -> Row:
     pieces = [_Piece(stem, start=0, first=0, number=0, prompt=0)]
 
     def lay(ids: tuple[int, ...], first: int, prompt: int | None = None) -> _Piece:
@@ -258,15 +301,15 @@ def _row(
     prompts: dict[tuple[int, ...], _Piece] = {}
     flat: list[dict[str, Tensor]] = []
     for index in chosen:
-        sample = samples[index]
+        sample = lessons[index].sample
         if sample.prompt not in prompts:
             prompts[sample.prompt] = lay(sample.prompt[len(stem) :], first=len(stem))
         prompt = prompts[sample.prompt]
         rest = lay(sample.rest, first=len(sample.prompt), prompt=prompt.number)
         places = torch.tensor([*pieces[0].places, *prompt.places, *rest.places])
-        flat.append(_targets(index, sample, torch.as_tensor(advantages[index]), places))
+        flat.append(_targets(index, lessons[index], places))
     sizes = torch.tensor([len(piece.ids) for piece in pieces])
-    alone = sum(len(samples[index].prompt) + len(samples[index].rest) for index in chosen)
+    alone = sum(len(sample.prompt) + len(sample.rest) for sample in (lessons[at].sample for at in chosen))
     return Row(
         ids=torch.tensor([token for piece in pieces for token in piece.ids]),
         position_ids=torch.cat([torch.arange(len(piece.ids)) + piece.first for piece in pieces]),
@@ -277,28 +320,30 @@ def _row(
     )
 
 
-def _targets(index: int, sample: Sample, advantages: Tensor, places: Tensor) -> dict[str, Tensor]:
+def _targets(index: int, lesson: Lesson, places: Tensor) -> dict[str, Tensor]:
     """The flat tensors [A] of one sample, whose tokens lie at `places` of the row."""
+    sample = lesson.sample
     at = torch.tensor(sample.action_mask).nonzero().squeeze(1)  # [A]
     return {
         "predict_at": places[at - 1],  # the logits of a token lie where the token before it is
         "target_ids": torch.tensor(sample.ids)[at],
         "logprobs": torch.tensor(sample.logprobs)[at],
-        "advantages": advantages.float().expand(len(at)),
-        "weights": torch.ones(len(at)),
+        "advantages": lesson.advantages.float().expand(len(at)),
+        "returns": lesson.returns.float().expand(len(at)),
+        "weights": torch.full((len(at),), lesson.weight),
         "sample": torch.full_like(at, index),
         "turn": torch.tensor(sample.turns)[at],
     }
 
 
-def minibatches(samples: Sequence[Sample], count: int) -> list[list[int]]:
-    """Indices of the samples of each of `count` minibatches: whole groups, in order, nearly equal in number.
+def minibatches(lessons: Sequence[Lesson], count: int) -> list[list[Lesson]]:
+    """The lessons of each of `count` minibatches: whole groups, in order, nearly equal in number.
 
     With fewer groups than minibatches the last ones are empty, so that every process makes as many steps.
     """
-    groups: dict[int, list[int]] = {}
-    for index, sample in enumerate(samples):
-        groups.setdefault(sample.group, []).append(index)
+    groups: dict[int, list[Lesson]] = {}
+    for lesson in lessons:
+        groups.setdefault(lesson.sample.group, []).append(lesson)
     members = list(groups.values())
     bounds = [-(-len(members) * step // count) for step in range(count + 1)]
     return [[*chain.from_iterable(members[low:high])] for low, high in pairwise(bounds)]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from trainers.learning.batch import Row
+from trainers.models import Policy
 
 CHUNK = 1024
 """Tokens whose log-softmax is taken at a time."""
@@ -39,6 +40,13 @@ def token_logprobs(
         *(_score(part, target, temperature, entropy_grad) for part, target in chunks), strict=True
     )
     return torch.cat(logprobs), torch.cat(entropies)
+
+
+@torch.no_grad()
+def reference_logprobs(policy: Policy, row: Row, temperature: float) -> Tensor:
+    """The same under the policy's reference [A]."""
+    with policy.reference() as model:
+        return token_logprobs(model, row, temperature)[0]
 
 
 def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:

@@ -6,21 +6,21 @@ from collections import Counter
 
 import pytest
 
-from trainers.acting.curriculum import horizon_at
+from trainers.acting.curriculum import Progress, horizon_at
 from trainers.acting.sampler import ItemSampler
 from trainers.config import HorizonConfig
 
 
 def test_stages_change_after_every_so_many_updates_and_the_last_stays() -> None:
     config = HorizonConfig("stepwise", stages=(10, 20, 30), every=100)
-    assert [horizon_at(config, update) for update in (1, 100, 101, 200, 201, 300, 301, 5000)] == [
+    assert [horizon_at(config, update, Progress()) for update in (1, 100, 101, 200, 201, 300, 301, 5000)] == [
         *(10, 10, 20, 20, 30, 30, 30, 30),
     ]
 
 
 def test_fixed_is_the_last_stage_throughout() -> None:
     config = HorizonConfig("fixed", stages=(10, 30), every=1)
-    assert {horizon_at(config, update) for update in range(1, 9)} == {30}
+    assert {horizon_at(config, update, Progress()) for update in range(1, 9)} == {30}
 
 
 @pytest.mark.parametrize("count", [1, 3, 7])

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, GPT2Config
 from gym_agents.trajectory import Generation, Outcome, Trajectory, Turn
 from trainers.config import PolicyConfig
 from trainers.embedded import tiny_tokenizer
-from trainers.learning.batch import Row, Sample
+from trainers.learning.batch import Lesson, Row, Sample
 from trainers.models import Policy, load_policy
 
 
@@ -98,6 +98,15 @@ def plain_logprobs(model: Any, sample: Sample, temperature: float = 1.0) -> torc
     logits = model(torch.tensor([sample.ids])).logits[0] / temperature
     sampled = [place for place, acted in enumerate(sample.action_mask) if acted]
     return torch.stack([logits[place - 1].log_softmax(-1)[sample.ids[place]] for place in sampled])
+
+
+def lessons(
+    samples: Sequence[Sample], advantages: Sequence[torch.Tensor] | torch.Tensor | float = 0.0
+) -> list[Lesson]:
+    """What is to be learned from samples: one advantage for all, or those of each."""
+    if isinstance(advantages, float):
+        advantages = torch.full((len(samples),), advantages)
+    return [Lesson(sample, advantage) for sample, advantage in zip(samples, advantages, strict=True)]
 
 
 def by_sample(rows: Sequence[Row], values: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:

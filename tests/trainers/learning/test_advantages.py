@@ -8,8 +8,22 @@ import torch
 from tests.trainers.learning.episodes import generation, trajectory
 from trainers.config import RLConfig
 from trainers.learning.advantages import grpo
-from trainers.learning.algorithms import ALGORITHMS, with_signal
-from trainers.learning.batch import collect_samples
+from trainers.learning.algorithms import make_lessons
+from trainers.learning.batch import Lesson, Sample, collect_samples
+from trainers.learning.scoring import Scored
+
+
+def learn(samples: list[Sample], config: RLConfig) -> list[Lesson]:
+    """Lessons of episodes of which nothing was said."""
+    nothing = [torch.zeros(sample.sampled) for sample in samples]
+    scored = [Scored(none, none, none, torch.zeros(())) for none in nothing]
+    return make_lessons(samples, scored, config, kl_coef=0.0)
+
+
+def advantages(lessons: list[Lesson]) -> list[float]:
+    """Of all tokens, in order."""
+    return [advantage for lesson in lessons for advantage in lesson.advantages.tolist()]
+
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 
@@ -59,10 +73,8 @@ def test_every_sample_has_its_episodes_advantage_and_an_episode_counts_once() ->
         trajectory([generation([5], [6])], score=0.0, group=4, member=1),
     ]
     samples, _ = collect_samples(episodes)
-    advantages = ALGORITHMS["grpo"].advantages(samples, RLConfig())
-    assert [float(advantage) for advantage in advantages] == pytest.approx(
-        [0.70711] * 3 + [-0.70711], abs=1e-5
-    )
+    learned = learn(samples, RLConfig())
+    assert advantages(learned) == pytest.approx([0.70711] * 3 + [-0.70711], abs=1e-5)
 
 
 def test_samples_without_an_advantage_can_be_left_out() -> None:
@@ -73,6 +85,6 @@ def test_samples_without_an_advantage_can_be_left_out() -> None:
         for member, score in enumerate(scores)
     ]
     samples, _ = collect_samples(episodes)
-    kept, advantages = with_signal(samples, ALGORITHMS["grpo"].advantages(samples, RLConfig()))
-    assert [(sample.group, sample.member) for sample in kept] == [(1, 0), (1, 1)]
-    assert [float(advantage) for advantage in advantages] == pytest.approx([-0.70711, 0.70711], abs=1e-5)
+    kept = learn(samples, RLConfig())
+    assert [lesson.sample.episode for lesson in kept] == [(1, 0), (1, 1)]
+    assert advantages(kept) == pytest.approx([-0.70711, 0.70711], abs=1e-5)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gym_agents.trajectory import Outcome
-from tests.trainers.learning.episodes import generation, random_episodes, trajectory
+from tests.trainers.learning.episodes import generation, lessons, random_episodes, trajectory
 from trainers.errors import NothingToLearn
 from trainers.learning.batch import collect_samples, minibatches, pack, samples
 
@@ -80,7 +80,7 @@ def test_a_row_holds_a_shared_prompt_once() -> None:
         trajectory([generation([10, 11], [40, 41])]),
     ]
     collected, _ = collect_samples(episodes)
-    (row,) = pack(collected, torch.tensor([0.5, -0.5]), 100)
+    (row,) = pack(lessons(collected, torch.tensor([0.5, -0.5])), 100)
     # places:                0   1   2   3   4   5
     assert row.ids.tolist() == [10, 11, 20, 21, 30, 40]
     assert row.position_ids.tolist() == [0, 1, 2, 3, 4, 2]
@@ -103,7 +103,7 @@ def test_a_row_holds_a_shared_prompt_once() -> None:
 
 def test_prompts_of_one_row_do_not_see_each_other() -> None:
     collected, _ = collect_samples([trajectory([generation([prompt], [20, 21])]) for prompt in (10, 11)])
-    (row,) = pack(collected, torch.zeros(2), 100)
+    (row,) = pack(lessons(collected), 100)
     assert row.ids.tolist() == [10, 20, 11, 20]
     assert row.visible()[0, 0].int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
     assert row.tokens_saved == 0
@@ -112,7 +112,7 @@ def test_prompts_of_one_row_do_not_see_each_other() -> None:
 def test_prompts_that_begin_alike_share_their_beginning() -> None:
     """Worked by hand: prompts 9 10 and 9 11 behind one 9, which every token sees."""
     collected, _ = collect_samples([trajectory([generation([9, prompt], [20, 21])]) for prompt in (10, 11)])
-    (row,) = pack(collected, torch.zeros(2), 100)
+    (row,) = pack(lessons(collected), 100)
     assert row.ids.tolist() == [9, 10, 20, 11, 20]
     assert row.position_ids.tolist() == [0, 1, 2, 1, 2]
     assert row.predict_at.tolist() == [1, 2, 3, 4]
@@ -128,14 +128,14 @@ def test_prompts_that_begin_alike_share_their_beginning() -> None:
 
 def test_a_prompt_may_be_the_beginning_of_another() -> None:
     collected, _ = collect_samples([trajectory([generation(prompt, [20, 21])]) for prompt in ([9], [9, 10])])
-    (row,) = pack(collected, torch.zeros(2), 100)
+    (row,) = pack(lessons(collected), 100)
     assert row.ids.tolist() == [9, 20, 10, 20]
     assert row.predict_at.tolist() == [0, 1, 2, 3]
 
 
 def test_advantages_may_differ_within_a_sample() -> None:
     collected, _ = collect_samples([trajectory([generation([1], [3, 4])], [generation([5], [6])])])
-    (row,) = pack(collected, [torch.tensor([0.1, 0.2, 0.3])], 100)
+    (row,) = pack(lessons(collected, [torch.tensor([0.1, 0.2, 0.3])]), 100)
     assert row.advantages.tolist() == pytest.approx([0.1, 0.2, 0.3])
 
 
@@ -143,7 +143,7 @@ def test_advantages_may_differ_within_a_sample() -> None:
 def test_rows_keep_to_the_budget_and_lose_no_token(budget: int) -> None:
     """Logged lengths are the real ones: what is fed and what is saved add up to all samples' tokens."""
     collected, _ = collect_samples(random_episodes(1))
-    rows = pack(collected, torch.zeros(len(collected)), budget)
+    rows = pack(lessons(collected), budget)
     alone = [len(sample.prompt) + len(sample.rest) for sample in collected]
     assert all(len(row.ids) <= max(budget, *alone) for row in rows)
     assert sum(len(row.ids) + row.tokens_saved for row in rows) == sum(alone)
@@ -162,11 +162,12 @@ def test_rows_keep_to_the_budget_and_lose_no_token(budget: int) -> None:
 
 def test_one_row_repeats_neither_the_instruction_nor_a_prompt() -> None:
     collected, _ = collect_samples(random_episodes(1, groups=3, group_size=4))
-    (row,) = pack(collected, torch.zeros(12), 10_000)
+    (row,) = pack(lessons(collected), 10_000)
     assert row.tokens_saved == (12 - 1) * 3 + 3 * (4 - 1) * 7
 
 
 def test_minibatches_keep_groups_whole() -> None:
     collected, _ = collect_samples(random_episodes(1, groups=5, group_size=2))
-    assert minibatches(collected, 2) == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9]]
-    assert minibatches(collected[:2], 3) == [[0, 1], [], []]
+    given = lessons(collected)
+    assert minibatches(given, 2) == [given[:6], given[6:]]
+    assert minibatches(given[:2], 3) == [given[:2], [], []]

@@ -15,6 +15,7 @@ from tests.trainers.learning.episodes import (
     by_sample,
     generation,
     gpt2_policy,
+    lessons,
     plain_logprobs,
     random_episodes,
     tiny_policy,
@@ -48,7 +49,7 @@ def test_packed_rows_score_as_plain_forward_passes(name: str) -> None:
     collected, _ = collect_samples(random_episodes(2))
     expected = [plain_logprobs(model, sample, 0.7) for sample in collected]
     for budget in (1, 40, 10_000):
-        rows = pack(collected, torch.zeros(len(collected)), budget)
+        rows = pack(lessons(collected), budget)
         scored = by_sample(rows, [token_logprobs(model, row, 0.7)[0] for row in rows], len(collected))
         for got, wanted in zip(scored, expected, strict=True):
             torch.testing.assert_close(got, wanted, atol=1e-10, rtol=0)
@@ -57,7 +58,7 @@ def test_packed_rows_score_as_plain_forward_passes(name: str) -> None:
 def test_in_float32_they_agree_to_a_ten_thousandth() -> None:
     model = tiny_policy().model
     collected, _ = collect_samples(random_episodes(3))
-    (row,) = pack(collected, torch.zeros(len(collected)), 10_000)
+    (row,) = pack(lessons(collected), 10_000)
     scored = by_sample([row], [token_logprobs(model, row)[0]], len(collected))
     for got, sample in zip(scored, collected, strict=True):
         torch.testing.assert_close(got, plain_logprobs(model, sample), atol=1e-4, rtol=0)
@@ -80,7 +81,7 @@ def test_logits_that_predict_no_sampled_token_have_no_gradient() -> None:
     """mll-lab-nu/RAGEN #71, #59: gradients came from the observations."""
     episode = trajectory([generation([1, 2, 5], [6, 2])], [generation([2, 7], [2])])
     collected, _ = collect_samples([episode])
-    (row,) = pack(collected, torch.ones(1), 100)
+    (row,) = pack(lessons(collected, 1.0), 100)
     model = GivenLogits(len(row.ids), 10)
     logprobs, _ = token_logprobs(model, row)
     sft_loss(logprobs, row.weights).backward()
@@ -92,7 +93,7 @@ def test_logits_that_predict_no_sampled_token_have_no_gradient() -> None:
 
 def test_entropy_of_even_logits_is_the_logarithm_of_their_number() -> None:
     collected, _ = collect_samples([trajectory([generation([1], [6, 2])])])
-    (row,) = pack(collected, torch.ones(1), 100)
+    (row,) = pack(lessons(collected, 1.0), 100)
     logprobs, entropy = token_logprobs(GivenLogits(len(row.ids), 10), row)
     assert entropy.tolist() == pytest.approx([math.log(10)] * 2)
     assert logprobs.tolist() == pytest.approx([-math.log(10)] * 2)

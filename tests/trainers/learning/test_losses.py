@@ -11,12 +11,13 @@ from trainers.learning.losses import clip_fraction, kl_k3, policy_loss, sft_loss
 
 RATIOS = torch.tensor([1.5, 0.5, 1.0, 0.5, 1.5], dtype=torch.float64)
 ADVANTAGES = torch.tensor([1.0, -1.0, 2.0, 1.0, -1.0], dtype=torch.float64)
+CLIP = {"clip_low": 0.2, "clip_high": 0.2}
 WEIGHTS = torch.full((5,), 0.2, dtype=torch.float64)
 
 
 def test_policy_loss_takes_the_worse_of_ratio_and_clipped_ratio() -> None:
     logprobs = RATIOS.log().requires_grad_()
-    loss = policy_loss(logprobs, torch.zeros(5), ADVANTAGES, WEIGHTS, clip_range=0.2)
+    loss = policy_loss(logprobs, torch.zeros(5), ADVANTAGES, WEIGHTS, **CLIP)
     loss.backward()
     # objectives 1.2 (clipped), -0.8 (clipped), 2, 0.5, -1.5, whose mean is 0.28
     assert loss.item() == pytest.approx(-0.28)
@@ -26,9 +27,9 @@ def test_policy_loss_takes_the_worse_of_ratio_and_clipped_ratio() -> None:
 
 
 def test_clip_fraction_counts_the_tokens_that_lost_their_gradient() -> None:
-    assert clip_fraction(
-        RATIOS.log(), torch.zeros(5), ADVANTAGES, WEIGHTS, clip_range=0.2
-    ).item() == pytest.approx(0.4)
+    assert clip_fraction(RATIOS.log(), torch.zeros(5), ADVANTAGES, WEIGHTS, **CLIP).item() == pytest.approx(
+        0.4
+    )
 
 
 def test_the_mean_is_over_tokens_not_over_episodes() -> None:
@@ -36,9 +37,7 @@ def test_the_mean_is_over_tokens_not_over_episodes() -> None:
     advantages = torch.tensor([1.0] * 2 + [-1.0] * 8)
     same = torch.zeros(10)
     # -(2 - 8) / 10; a mean of the episodes' means would be 0
-    assert policy_loss(
-        same, same, advantages, torch.full((10,), 0.1), clip_range=0.2
-    ).item() == pytest.approx(0.6)
+    assert policy_loss(same, same, advantages, torch.full((10,), 0.1), **CLIP).item() == pytest.approx(0.6)
 
 
 def test_k3_of_one_token() -> None:

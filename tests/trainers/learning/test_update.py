@@ -15,6 +15,7 @@ from accelerate import Accelerator
 from tests.trainers.learning.episodes import (
     generation,
     gpt2_policy,
+    lessons,
     plain_logprobs,
     random_episodes,
     tiny_policy,
@@ -22,18 +23,12 @@ from tests.trainers.learning.episodes import (
 )
 from trainers.config import RLConfig
 from trainers.errors import NonFiniteUpdate, PolicyError
-from trainers.learning.algorithms import ALGORITHMS
+from trainers.learning.advantages import grpo
 from trainers.learning.batch import Row, Sample, collect_samples, pack
 from trainers.learning.update import rl_update, sft_update
 from trainers.models import Policy
 
-SETTINGS: dict[str, Any] = {
-    "temperature": 1.0,
-    "clip_range": 0.2,
-    "kl_coef": 0.0,
-    "entropy_coef": 0.0,
-    "grad_clip": 1e9,
-}
+SETTINGS: dict[str, Any] = {"temperature": 1.0, "config": RLConfig(grad_clip=1e9), "kl_coef": 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +38,8 @@ def accelerator() -> Accelerator:
 
 def batch(seed: int = 0) -> tuple[list[Sample], list[torch.Tensor]]:
     collected, _ = collect_samples(random_episodes(seed))
-    return collected, [*ALGORITHMS["grpo"].advantages(collected, RLConfig())]
+    scores = torch.tensor([sample.score for sample in collected])
+    return collected, [*grpo(scores, torch.tensor([sample.group for sample in collected]))]
 
 
 def weights(policy: Policy) -> torch.Tensor:
@@ -82,7 +78,9 @@ def test_the_gradient_is_that_of_the_formula(accelerator: Accelerator) -> None:
     expected = plain_change(gpt2_policy(), collected, advantages)
     assert expected.norm() > 0.01
     # a row's weights are float32, and 1/77 is rounded in it
-    assert apart(change(gpt2_policy(), pack(collected, advantages, 40), accelerator), expected) < 1e-7
+    assert (
+        apart(change(gpt2_policy(), pack(lessons(collected, advantages), 40), accelerator), expected) < 1e-7
+    )
 
 
 @pytest.mark.parametrize("precision", POLICIES)
@@ -91,7 +89,8 @@ def test_the_gradient_does_not_depend_on_packing(precision: str, accelerator: Ac
     make, tolerance = POLICIES[precision]
     collected, advantages = batch()
     alone, ragged, together = (
-        change(make(), pack(collected, advantages, budget), accelerator) for budget in (1, 40, 10_000)
+        change(make(), pack(lessons(collected, advantages), budget), accelerator)
+        for budget in (1, 40, 10_000)
     )
     assert apart(ragged, alone) < tolerance
     assert apart(together, alone) < tolerance
@@ -103,7 +102,7 @@ def change_in_process(rank: int, port: int, folder: Path) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     accelerator = Accelerator(cpu=True)
-    rows = pack(*batch(), 40)
+    rows = pack(lessons(*batch()), 40)
     shares = {"split": rows[rank::2], "lopsided": rows if rank else []}
     changes = {name: change(gpt2_policy(), share, accelerator) for name, share in shares.items()}
     torch.save(changes, folder / f"{rank}.pt")
@@ -123,7 +122,7 @@ def test_the_gradient_does_not_depend_on_processes(accelerator: Accelerator, tmp
     for process in processes:
         process.join(timeout=100)
     assert [process.exitcode for process in processes] == [0, 0]
-    expected = change(gpt2_policy(), pack(*batch(), 40), accelerator)
+    expected = change(gpt2_policy(), pack(lessons(*batch()), 40), accelerator)
     for rank in range(2):
         for got in torch.load(tmp_path / f"{rank}.pt").values():
             assert apart(got, expected) < 1e-10
@@ -137,8 +136,8 @@ def test_the_loss_is_a_mean_over_tokens_whatever_the_rows(accelerator: Accelerat
     policy = tiny_policy(torch.float64)
     expected = -torch.cat([plain_logprobs(policy.model, sample) for sample in collected]).mean().item()
     optimizer = torch.optim.SGD(policy.trainable.values(), lr=0.0)
-    rows = pack(collected, torch.ones(2), 1)
-    metrics = sft_update(policy, optimizer, rows, accelerator=accelerator, grad_clip=1.0)
+    rows = pack(lessons(collected, 1.0), 1)
+    metrics = sft_update(policy, optimizer, rows, accelerator=accelerator, config=RLConfig())
     assert len(rows) == 2
     assert metrics["loss"] == pytest.approx(expected)
     assert metrics["tokens"] == 4
@@ -149,10 +148,12 @@ def test_without_any_advantage_nothing_moves(accelerator: Accelerator) -> None:
     policy = tiny_policy()
     optimizer = torch.optim.AdamW(policy.trainable.values(), lr=0.1, weight_decay=0.1)
     collected, advantages = batch()
-    rl_update(policy, optimizer, pack(collected, advantages, 100), accelerator=accelerator, **SETTINGS)
+    rl_update(
+        policy, optimizer, pack(lessons(collected, advantages), 100), accelerator=accelerator, **SETTINGS
+    )
     before = weights(policy)
     moments = [{key: value.clone() for key, value in state.items()} for state in optimizer.state.values()]
-    for rows in (pack(collected, torch.zeros(len(collected)), 100), []):
+    for rows in (pack(lessons(collected), 100), []):
         metrics = rl_update(policy, optimizer, rows, accelerator=accelerator, **SETTINGS)
         assert metrics["skipped"] == 1.0
     assert torch.equal(weights(policy), before)
@@ -167,7 +168,7 @@ def test_a_loss_that_is_not_finite_makes_no_step(bad: float, accelerator: Accele
     optimizer = torch.optim.AdamW(policy.trainable.values(), lr=0.1)
     before = weights(policy)
     collected, advantages = batch()
-    rows = pack(collected, [torch.tensor(bad), *advantages[1:]], 100)
+    rows = pack(lessons(collected, [torch.tensor(bad), *advantages[1:]]), 100)
     with pytest.raises(NonFiniteUpdate, match="No step was made"):
         rl_update(policy, optimizer, rows, accelerator=accelerator, **SETTINGS)
     assert torch.equal(weights(policy), before)
@@ -180,7 +181,7 @@ def test_episodes_of_unknown_logprobs_cannot_be_reinforced(accelerator: Accelera
     collected, _ = collect_samples([trajectory([generation([5], [6], logprobs=())])])
     optimizer = torch.optim.AdamW(policy.trainable.values())
     with pytest.raises(NonFiniteUpdate):
-        rl_update(policy, optimizer, pack(collected, torch.ones(1), 9), accelerator=accelerator, **SETTINGS)
+        rl_update(policy, optimizer, pack(lessons(collected, 1.0), 9), accelerator=accelerator, **SETTINGS)
 
 
 @pytest.mark.parametrize("lora_rank", [0, 4])
@@ -188,7 +189,7 @@ def test_the_kl_term_pulls_back_to_the_reference(lora_rank: int, accelerator: Ac
     """huggingface/trl PR 7068: with a KL weight, groups without an advantage still pull."""
     policy = tiny_policy(lora_rank=lora_rank)
     collected, advantages = batch()
-    rows = pack(collected, advantages, 10_000)
+    rows = pack(lessons(collected, advantages), 10_000)
     optimizer = torch.optim.AdamW(policy.trainable.values(), lr=0.01)
     settings = SETTINGS | {"kl_coef": 1.0}
     with pytest.raises(PolicyError, match="no reference policy"):
@@ -197,8 +198,8 @@ def test_the_kl_term_pulls_back_to_the_reference(lora_rank: int, accelerator: Ac
     start = rl_update(policy, optimizer, rows, accelerator=accelerator, **settings)
     assert start["kl"] == pytest.approx(0.0, abs=1e-6)
     for _ in range(10):
-        sft_update(policy, optimizer, rows, accelerator=accelerator, grad_clip=1.0)
-    silent = pack(collected, torch.zeros(len(collected)), 10_000)
+        sft_update(policy, optimizer, rows, accelerator=accelerator, config=RLConfig())
+    silent = pack(lessons(collected), 10_000)
     pulled = [rl_update(policy, optimizer, silent, accelerator=accelerator, **settings) for _ in range(10)]
     assert pulled[0]["skipped"] == 0.0
     assert pulled[-1]["kl"] < 0.7 * pulled[0]["kl"]
@@ -207,11 +208,11 @@ def test_the_kl_term_pulls_back_to_the_reference(lora_rank: int, accelerator: Ac
 def test_the_entropy_bonus_raises_entropy(accelerator: Accelerator) -> None:
     policy = tiny_policy()
     collected, _ = batch()
-    rows = pack(collected, torch.zeros(len(collected)), 10_000)
+    rows = pack(lessons(collected), 10_000)
     optimizer = torch.optim.AdamW(policy.trainable.values(), lr=0.01)
     for _ in range(10):
-        sft_update(policy, optimizer, rows, accelerator=accelerator, grad_clip=1.0)
-    settings = SETTINGS | {"entropy_coef": 1.0}
+        sft_update(policy, optimizer, rows, accelerator=accelerator, config=RLConfig())
+    settings = SETTINGS | {"config": RLConfig(grad_clip=1e9, entropy_coef=1.0)}
     entropies = [
         rl_update(policy, optimizer, rows, accelerator=accelerator, **settings)["entropy"] for _ in range(5)
     ]
@@ -222,7 +223,7 @@ def test_reinforced_replies_become_likelier_than_the_others(accelerator: Acceler
     policy = tiny_policy(lora_rank=4)
     replies = [[generation([5], [token], logprobs=(-6.2,))] for token in (6, 7)]
     collected, _ = collect_samples([trajectory(reply) for reply in replies])
-    rows = pack(collected, torch.tensor([1.0, -1.0]), 100)
+    rows = pack(lessons(collected, torch.tensor([1.0, -1.0])), 100)
     optimizer = torch.optim.AdamW(policy.trainable.values(), lr=0.01)
     for _ in range(3):
         rl_update(policy, optimizer, rows, accelerator=accelerator, **SETTINGS)
