@@ -16,7 +16,7 @@ import msgspec
 
 from gym_agents import trajectory
 from gym_agents.trajectory import Trajectory
-from trainers.acting.evaluate import Evaluation, Way
+from trainers.acting.evaluate import Evaluation, Way, success
 from trainers.config import Config
 from trainers.settings import ConfigError, load, to_toml
 
@@ -30,6 +30,9 @@ MAY_CHANGE = frozenset(
         "env.replicas",
         "env.max_error_rate",
         "rl.updates",
+        "sft.updates",
+        "dpo.updates",
+        "evolve.updates",
     }
 )
 """What a resumed run may be asked to do differently; everything else would make it another run."""
@@ -47,6 +50,7 @@ class RunFolder:
         self.curve = path / "curve.png"
         self.policy = path / "policy"
         self.demonstrations = path / "demonstrations.jsonl"
+        self.explored = path / "explored.jsonl"
         self.checkpoints = path / "checkpoints"
         self.trajectories = path / "trajectories"
         self.evaluations = path / "evaluations"
@@ -107,6 +111,11 @@ class RunFolder:
         """Keeps the episodes of an update."""
         replace_episodes(self.trajectories / f"{update_name(update)}.jsonl", episodes)
 
+    def read_trajectories(self) -> list[Trajectory]:
+        """The episodes of all updates so far, in their order."""
+        paths = sorted(self.trajectories.glob("update-*.jsonl"))
+        return [episode for path in paths for episode in trajectory.read(path)]
+
     def write_evaluation(self, evaluation: Evaluation, episodes: Mapping[Way, Sequence[Trajectory]]) -> None:
         """Keeps an evaluation: its episodes first, so that a result is never there without them."""
         name = update_name(evaluation.update)
@@ -118,6 +127,12 @@ class RunFolder:
         """The evaluation after so many updates, where it is finished."""
         path = self.evaluations / f"{update_name(update)}.json"
         return msgspec.json.decode(path.read_bytes(), type=Evaluation) if path.exists() else None
+
+    def best_update(self) -> int | None:
+        """The update with the highest sampled success on held-out items, the first of equals."""
+        known = [evaluation for evaluation in self.read_evaluations() if evaluation.rates("sampled")]
+        best = max(known, key=lambda evaluation: success(evaluation, "sampled").mean, default=None)
+        return None if best is None else best.update
 
     def read_evaluations(self) -> list[Evaluation]:
         """All finished evaluations, in the order of their updates."""
