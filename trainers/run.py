@@ -220,10 +220,10 @@ class Run:
     def judge(self, update: int) -> Evaluation:
         """Evaluates the policy as it stands, and keeps it where no evaluation before was better."""
         evaluation = self.evaluation(update)
-        kept = self.checkpoints.best()
-        if self.is_main and self.folder.best_update() == update == self.state.update and kept != update:
+        stands = update == self.state.update
+        if self.is_main and stands and self.folder.best_update() == update != self.checkpoints.best():
             self.checkpoints.save_best(self.state, self.policy)
-        if update and self.folder.best_update() == update:
-            self.screen.say(f"The best so far on held-out items: kept in {self.checkpoints.folder / BEST}.")
+            if update:
+                self.screen.say(f"The best so far on held-out items: {self.checkpoints.folder / BEST}.")
         self.accelerator.wait_for_everyone()
         return evaluation
