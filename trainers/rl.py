@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from statistics import fmean
-
-import torch
 
 from gym_agents.trajectory import Trajectory
 from trainers.acting.curriculum import advance, horizon_at
 from trainers.acting.groups import harvest
 from trainers.checkpoint import State
 from trainers.config import RLConfig
-from trainers.errors import UnsoundUpdate
-from trainers.folder import replace_episodes
 from trainers.learning.algorithms import make_lessons
-from trainers.learning.batch import Row, collect_samples, minibatches, pack
+from trainers.learning.batch import collect_samples, minibatches, pack
 from trainers.learning.losses import adapted_kl_scale
 from trainers.learning.scoring import describe_scores, score
 from trainers.learning.update import rl_update
@@ -50,20 +45,26 @@ def learn(run: Run, episodes: Sequence[Trajectory], update: int) -> dict[str, fl
 
     Every process sees all episodes and takes every n-th row of a minibatch as its share.
     """
-    config, accelerator = run.config.rl, run.accelerator
-    common = {"accelerator": accelerator, "temperature": run.config.sampling.temperature}
-    kl_coef = config.kl_coef * run.state.kl_scale
+    config, kl_coef = run.config.rl, run.config.rl.kl_coef * run.state.kl_scale
     samples, _ = collect_samples(episodes)
-    scored = score(run.policy, samples, config, max_context=run.config.policy.max_context, **common)
+    scored = score(run.policy, samples, run.config, run.accelerator)
     lessons = make_lessons(samples, scored, config, kl_coef=kl_coef)
     run.optimizer.param_groups[0]["lr"] = learning_rate_at(config, update)
     steps = []
     for chosen in minibatches(lessons, config.minibatches) * config.epochs:
-        share = pack(chosen, config.tokens_per_batch)[accelerator.process_index :: accelerator.num_processes]
-        with saved_if_unsound(run, update, episodes, share):
-            steps.append(
-                rl_update(run.policy, run.optimizer, share, config=config, kl_coef=kl_coef, **common)
+        rows = pack(chosen, config.tokens_per_batch)
+        share = rows[run.accelerator.process_index :: run.accelerator.num_processes]
+        with run.kept_if_unsound(update, episodes, share):
+            figures = rl_update(
+                run.policy,
+                run.optimizer,
+                share,
+                accelerator=run.accelerator,
+                temperature=run.config.sampling.temperature,
+                config=config,
+                kl_coef=kl_coef,
             )
+        steps.append(figures)
     known = {"learning_rate": learning_rate_at(config, update), "kl_coef": kl_coef}
     return known | describe_scores(scored, config) | _means(steps)
 
@@ -76,20 +77,6 @@ def following(run: Run, row: Mapping[str, float], drawn: int) -> State:
     if config.rl.kl_target and "kl" in row:
         scale = adapted_kl_scale(scale, row["kl"], config.rl.kl_target)
     return State(int(row["update"]), drawn, progress, scale)
-
-
-@contextmanager
-def saved_if_unsound(
-    run: Run, update: int, episodes: Sequence[Trajectory], rows: Sequence[Row]
-) -> Iterator[None]:
-    """Where a step must not be made, keeps what it would have been made from, and says where."""
-    try:
-        yield
-    except UnsoundUpdate as error:
-        path = run.folder.unsound(update, run.accelerator.process_index)
-        replace_episodes(path.with_suffix(".jsonl"), episodes)
-        torch.save([vars(row) for row in rows], path)
-        raise type(error)(f"{error}. Its rows are in {path}, its episodes beside them.") from error
 
 
 def learning_rate_at(config: RLConfig, update: int) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -25,7 +26,9 @@ from trainers.acting.sampler import ItemSampler
 from trainers.acting.worlds import default_horizon, split_items, training_items
 from trainers.checkpoint import BEST, Checkpoints, State, restore
 from trainers.config import Config
-from trainers.folder import RunFolder
+from trainers.errors import UnsoundUpdate
+from trainers.folder import RunFolder, replace_episodes
+from trainers.learning.batch import Row
 from trainers.metrics import Stopwatch, TimedEngine, describe_harvest
 from trainers.models import Policy
 from trainers.screen import Screen
@@ -206,6 +209,19 @@ class Run:
         """Whether the held-out items are played after this update."""
         every = self.config.eval.every
         return update == self.config.updates or bool(every and update % every == 0)
+
+    @contextmanager
+    def kept_if_unsound(
+        self, update: int, episodes: Sequence[Trajectory], rows: Sequence[Row]
+    ) -> Iterator[None]:
+        """Where a step must not be made, keeps what it would have been made from, and says where."""
+        try:
+            yield
+        except UnsoundUpdate as error:
+            path = self.folder.unsound(update, self.accelerator.process_index)
+            replace_episodes(path.with_suffix(".jsonl"), episodes)
+            torch.save([vars(row) for row in rows], path)
+            raise type(error)(f"{error}. Its rows are in {path}, its episodes beside them.") from error
 
     def advance(self, state: State) -> None:
         """Moves on to a new state, and keeps it where a checkpoint is due."""

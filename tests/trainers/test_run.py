@@ -9,6 +9,11 @@ import socket
 import subprocess
 import sys
 import time
+import typing
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +27,11 @@ from gym_agents import trajectory
 from gym_agents.trajectory import Trajectory
 from trainers import rl, runner
 from trainers.__main__ import main
+from trainers.acting.evaluate import success
 from trainers.acting.health import ErrorBudget
-from trainers.config import PolicyConfig
-from trainers.errors import TooManyEnvErrors
+from trainers.config import PolicyConfig, RLConfig
+from trainers.errors import ExplodingGradient, TooManyEnvErrors
+from trainers.folder import RunFolder
 from trainers.metrics import without_times
 from trainers.models import load_policy
 from trainers.settings import load
@@ -32,6 +39,8 @@ from trainers.settings import load
 RECIPE = "trainers/recipes/tiny_textcraft.toml"
 SMALL = ("--warm_start.steps", "0", "--eval.limit", "1", "--eval.attempts", "1")
 gym_agents.register_world("Fake/Raising-v0", "tests.fakes:RaisingWorld", max_episode_steps=2)
+gym_agents.register_world("Fake/Letters-v0", "tests.fakes:LettersWorld", max_episode_steps=3)
+ALGORITHMS = typing.get_args(typing.get_type_hints(RLConfig)["algorithm"])
 
 
 def train(folder: Path, *flags: str) -> None:
@@ -87,17 +96,8 @@ def test_a_resumed_run_equals_an_undisturbed_one_across_a_change_of_stage(
     flags = (*flags, "--rl.warmup_updates", "4")
     train(tmp_path / "whole", *flags)
 
-    learn = rl.learn
-
-    def interrupted(run: Any, episodes: Any, update: int) -> dict[str, float]:
-        if update == 4:
-            raise KeyboardInterrupt
-        return learn(run, episodes, update)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(rl, "learn", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            train(tmp_path / "halves", *flags)
+    with interrupted_in_update(4, monkeypatch):
+        train(tmp_path / "halves", *flags)
     assert [row["update"] for row in metrics(tmp_path / "halves")] == [1, 2, 3]
     train(tmp_path / "halves", *flags)
 
@@ -115,6 +115,85 @@ def test_a_resumed_run_equals_an_undisturbed_one_across_a_change_of_stage(
     starts = [(tmp_path / "whole" / "checkpoints" / name) for name in ("update-0002", "update-0004")]
     first, last = ((path / "weights.safetensors").read_bytes() for path in starts)
     assert first != last
+
+
+@contextmanager
+def interrupted_in_update(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Within, the run is to be broken off by Ctrl-C in the update of this number."""
+    learn = rl.learn
+
+    def interrupted(run: Any, episodes: Any, update: int) -> dict[str, float]:
+        if update == number:
+            raise KeyboardInterrupt
+        return learn(run, episodes, update)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rl, "learn", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
+def train_letters(folder: Path, algorithm: str, *flags: str) -> None:
+    """A run in a world that a random model earns something in: two turns of one token, then three."""
+    words = [
+        "--env.id",
+        "Fake/Letters-v0",
+        "--env.num_envs",
+        "16",
+        "--eval.limit",
+        "1",
+        "--eval.attempts",
+        "1",
+    ]
+    words += ["--policy.model", "tiny", "--policy.lora_rank", "0", "--policy.max_context", "256"]
+    words += ["--sampling.max_new_tokens", "1", "--horizon.stages", "2", "3", "--rl.groups", "4"]
+    words += ["--rl.group_size", "4", "--rl.learning_rate", "2e-3", "--rl.algorithm", algorithm]
+    runner.train(load([*words, *flags]), folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_resumes_where_it_was(
+    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With everything that has a state: the adaptive horizon, which changes on the way, and the KL's weight."""
+    flags = ("--rl.updates", "4", "--run.checkpoint_every", "2", "--rl.epochs", "2", "--rl.minibatches", "2")
+    flags = (*flags, "--rl.kl_coef", "0.1", "--rl.kl_in", "reward", "--rl.kl_target", "0.01")
+    flags = (*flags, "--horizon.schedule", "adaptive", "--horizon.window", "1", "--horizon.every", "2")
+    train_letters(tmp_path / "whole", algorithm, *flags)
+    with interrupted_in_update(4, monkeypatch):
+        train_letters(tmp_path / "halves", algorithm, *flags)
+    train_letters(tmp_path / "halves", algorithm, *flags)
+    whole, halves = metrics(tmp_path / "whole"), metrics(tmp_path / "halves")
+    assert [row["horizon"] for row in whole] == [2, 2, 3, 3]
+    assert len({row["kl_coef"] for row in whole}) == 4
+    assert list(map(without_times, halves)) == list(map(without_times, whole))
+    for name in ("state.json", "weights.safetensors"):
+        path = Path("checkpoints", "update-0004", name)
+        assert (tmp_path / "halves" / path).read_bytes() == (tmp_path / "whole" / path).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_learns(algorithm: str, tmp_path: Path) -> None:
+    flags = ("--rl.updates", "10", "--rl.groups", "8", "--rl.group_size", "8", "--rl.minibatches", "2")
+    flags = (*flags, "--env.num_envs", "64", "--eval.limit", "8", "--eval.attempts", "16")
+    train_letters(tmp_path, algorithm, *flags, "--run.checkpoint_every", "10")
+    before, after = (success(found, "sampled") for found in RunFolder(tmp_path).read_evaluations())
+    assert before.mean < 0.1
+    assert after.low > before.high
+
+
+def test_a_step_that_must_not_be_made_stops_the_run_and_keeps_its_batch(tmp_path: Path) -> None:
+    with pytest.raises(ExplodingGradient, match=r"Its rows are in .*unsound-update-0001-process-0\.pt"):
+        train_letters(tmp_path, "reinforce++", "--rl.max_grad_norm", "1e-9")
+    rows = torch.load(tmp_path / "unsound-update-0001-process-0.pt", weights_only=True)
+    episodes = list(trajectory.read(tmp_path / "unsound-update-0001-process-0.jsonl"))
+    assert len(episodes) == 16
+    sampled = [token for row in rows for token in row["target_ids"].tolist()]
+    played = [part.sampled_ids for episode in episodes for turn in episode.turns for part in turn.generations]
+    assert Counter(sampled) == Counter(chain.from_iterable(played))
+    assert not list((tmp_path / "checkpoints").iterdir())
 
 
 def test_two_updates_at_learning_rate_zero_leave_every_evaluation_as_it_was(tmp_path: Path) -> None:
@@ -195,8 +274,11 @@ def test_a_server_killed_in_the_middle_of_an_update_changes_nothing(
 
 
 @pytest.mark.slow
-def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
-    flags = (*SMALL, "--rl.groups", "3", "--rl.tokens_per_batch", "300")
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_two_processes_do_what_one_does(algorithm: str, tmp_path: Path) -> None:
+    """With `ppo`, values, the KL in the reward, and the mean and deviation of advantages are shared as well."""
+    flags = (*SMALL, "--rl.groups", "3", "--rl.tokens_per_batch", "300", "--rl.algorithm", algorithm)
+    flags = (*flags, "--rl.kl_in", "reward" if algorithm == "ppo" else "loss")
     train(tmp_path / "one", *flags)
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
     launch += ["--master_addr", "127.0.0.1", "--master_port", str(free_port())]

@@ -134,6 +134,22 @@ group_size = "eight"
             ":2: env.tasks names 'Depth9', but AgentGym/TextCraft-v0 holds Depth1, ",
         ),
         ("[env]\nid = 'AgentGym/SciWorld-v0'\n", "backend is not built yet"),
+        (
+            "[rl]\ngroup_size = 1\n",
+            ":2: rl.group_size is 1, but grpo compares a group with itself: at least 2",
+        ),
+        (
+            "[rl]\nalgorithm = 'ppo'\nrefill_groups = 2\n",
+            ":3: rl.refill_groups replaces groups of equal scores, from which ppo does learn",
+        ),
+        (
+            "[rl]\nkl_coef = 0.1\nkl_estimator = 'k1'\n",
+            ":3: rl.kl_estimator is 'k1', whose gradient in the loss is 0 on average: take k2 or k3",
+        ),
+        ("[rl]\nkl_target = 0.1\n", ":2: rl.kl_target adapts rl.kl_coef, which must be above 0"),
+        ("[rl]\nclip_range_high = 0.1\n", ":2: rl.clip_range_high is 0.1, but must be at least"),
+        ("[rl]\ndual_clip = 0.5\n", ":2: rl.dual_clip is 0.5, but must be 0, or above 1"),
+        ("[rl]\ngamma = 1.5\n", ":2: rl.gamma is 1.5, but must be between 0 and 1"),
         ("[env]\nitems = 'nowhere.json'\n", ":2: env.items names 'nowhere.json', which is no file"),
         ("[env]\nserver = 'http://a'\nreplicas = 2\n", ":3: env.replicas counts local servers"),
     ],

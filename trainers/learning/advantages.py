@@ -32,7 +32,7 @@ def grpo(scores: Tensor, groups: Tensor, *, scale_by_std: bool = True) -> Tensor
     """
     centred, std, _ = _compare(scores, groups)
     advantages = centred / (std + SAME_SCORE) if scale_by_std else centred
-    return advantages.where(std > SAME_SCORE, 0.0).float()
+    return advantages.masked_fill(std <= SAME_SCORE, 0.0).float()
 
 
 def rloo(scores: Tensor, groups: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ def rloo(scores: Tensor, groups: Tensor) -> Tensor:
     centred, std, count = _compare(scores, groups)
     # score - (total - score) / (n - 1) = (score - mean) * n / (n - 1)
     advantages = centred * count / (count - 1).clamp(min=1)
-    return advantages.where(std > SAME_SCORE, 0.0).float()
+    return advantages.masked_fill(std <= SAME_SCORE, 0.0).float()
 
 
 def _compare(scores: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -121,5 +121,4 @@ def whiten(advantages: Tensor) -> Tensor:
     """Mean 0 and unbiased standard deviation 1 over all tokens of an update [T]; exactly 0 where all are equal."""
     centred = advantages.double() - advantages.double().mean()
     std = (centred.square().sum() / max(1, len(advantages) - 1)).sqrt()
-    white: Tensor = (centred / (std + SAME_SCORE)).where(std > SAME_SCORE, 0.0)
-    return white.to(advantages.dtype)
+    return (centred / (std + SAME_SCORE)).masked_fill(std <= SAME_SCORE, 0.0).to(advantages.dtype)

@@ -11,7 +11,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from gym_agents.trajectory import CUTS
-from trainers.config import RLConfig
+from trainers.config import Config, RLConfig
 from trainers.critic import last_states
 from trainers.learning.batch import Lesson, Row, Sample, pack, with_last_state
 from trainers.learning.logprobs import reference_logprobs, token_logprobs
@@ -33,13 +33,7 @@ class Scored(NamedTuple):
 
 
 def score(
-    policy: Policy,
-    samples: Sequence[Sample],
-    config: RLConfig,
-    *,
-    accelerator: Accelerator,
-    temperature: float,
-    max_context: int,
+    policy: Policy, samples: Sequence[Sample], config: Config, accelerator: Accelerator
 ) -> list[Scored]:
     """Scores samples, each process its share; every process gets all, in order.
 
@@ -48,17 +42,16 @@ def score(
     Args:
         policy: what acted, with its critic and its reference where the configuration needs them.
         samples: N of them.
-        config: what is needed.
+        config: what is needed, how the tokens were sampled, and how many of them a context holds.
         accelerator: knows the processes.
-        temperature: that the tokens were sampled at.
-        max_context: most tokens of a pass over the last state of a cut episode.
     """
-    if policy.critic is None and not config.ratio_cap and not _is_paid(config):
+    if policy.critic is None and not config.rl.ratio_cap and not _is_paid(config.rl):
         return [_as_sampled(sample) for sample in samples]
-    asked = [_with_what_follows(policy, sample, config, max_context) for sample in samples]
-    rows = pack([Lesson(sample) for sample in asked], config.tokens_per_batch)
+    asked = [_with_what_follows(policy, sample, config) for sample in samples]
+    rows = pack([Lesson(sample) for sample in asked], config.rl.tokens_per_batch)
     share = rows[accelerator.process_index :: accelerator.num_processes]
-    found = [pair for row in share for pair in _score_row(policy, row, config, temperature)]
+    temperature = config.sampling.temperature
+    found = [pair for row in share for pair in _score_row(policy, row, config.rl, temperature)]
     said: dict[int, Tensor] = dict(gather_object(found))
     return [_scored(sample, said[index]) for index, sample in enumerate(samples)]
 
@@ -79,10 +72,10 @@ def _as_sampled(sample: Sample) -> Scored:
     return Scored(logprobs, nothing, nothing, torch.zeros(()))
 
 
-def _with_what_follows(policy: Policy, sample: Sample, config: RLConfig, max_context: int) -> Sample:
+def _with_what_follows(policy: Policy, sample: Sample, config: Config) -> Sample:
     """With its last state, where the critic is to say what that is worth."""
-    goes_on = policy.critic is not None and config.bootstrap and sample.outcome in CUTS
-    return with_last_state(sample, max_context) if goes_on else sample
+    goes_on = policy.critic is not None and config.rl.bootstrap and sample.outcome in CUTS
+    return with_last_state(sample, config.policy.max_context) if goes_on else sample
 
 
 @torch.no_grad()
@@ -107,5 +100,7 @@ def _score_row(
 def _scored(sample: Sample, said: Tensor) -> Scored:
     """From [3, A], or from [3, A + 1] where the last state was asked for too."""
     logprobs, kl, values = said[:, : sample.sampled]
-    last_values = said[2, sample.sampled :]  # [1], or [0] where nothing follows
-    return Scored(logprobs, kl, values, last_values.sum())
+    last_value = said[2, sample.sampled :].sum()  # of one, or of none where nothing follows
+    # a score ends within [0, 1], so no more than that can follow: where every episode is cut, the critic learns
+    # from its own word alone, and would promise ever more
+    return Scored(logprobs, kl, values, last_value.clamp(-sample.score, 1 - sample.score))

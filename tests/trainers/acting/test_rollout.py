@@ -90,6 +90,13 @@ def test_the_worlds_end_without_success_is_a_failure() -> None:
 def test_the_turn_limit_is_a_horizon_cut() -> None:
     episode = outcome("go", "go", "go")
     assert (episode.outcome, len(episode.turns)) == (Outcome.HORIZON_CUT, 3)
+    # what would have been seen next is kept, so that a critic can say what it was worth
+    assert episode.final_context_ids == tuple(LAYOUT.following(episode.final_observation, ended=True))
+
+
+def test_an_episode_that_ended_goes_on_nowhere() -> None:
+    assert outcome("go", "go", "win").final_context_ids == ()
+    assert outcome("go", "lose").final_context_ids == ()
 
 
 def test_no_room_for_another_token_is_a_length_cut() -> None:
@@ -98,6 +105,7 @@ def test_no_room_for_another_token_is_a_length_cut() -> None:
     room += len(LAYOUT.following("1:1", ended=True)) + len(LAYOUT.supervised("gone")) - 2
     episode = outcome("go", "gone", "go", max_context=room)
     assert episode.outcome is Outcome.LENGTH_CUT
+    assert episode.final_context_ids == tuple(LAYOUT.following(episode.final_observation, ended=False))
     assert [turn.reply for turn in episode.turns] == ["go", LAYOUT.decode(LAYOUT.supervised("gone")[:-2])]
     assert episode.final_observation == "1:2"
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from trainers.acting.curriculum import Progress, horizon_at
+from trainers.acting.curriculum import Progress, advance, horizon_at
 from trainers.acting.sampler import ItemSampler
 from trainers.config import HorizonConfig
 
@@ -21,6 +21,39 @@ def test_stages_change_after_every_so_many_updates_and_the_last_stays() -> None:
 def test_fixed_is_the_last_stage_throughout() -> None:
     config = HorizonConfig("fixed", stages=(10, 30), every=1)
     assert {horizon_at(config, update, Progress()) for update in range(1, 9)} == {30}
+
+
+ADAPTIVE = HorizonConfig(
+    "adaptive", stages=(4, 8, 16), every=5, window=2, raise_at_success=0.5, raise_at_cut=0.6
+)
+
+
+def walked(*figures: tuple[float, float]) -> list[int]:
+    """The limit of each update, and of the one after the last, from success and share of cut episodes."""
+    progress, limits = Progress(), []
+    for update, (success, cut) in enumerate(figures, start=1):
+        limits.append(horizon_at(ADAPTIVE, update, progress))
+        progress = advance(ADAPTIVE, progress, success=success, cut=cut)
+    return [*limits, horizon_at(ADAPTIVE, len(figures) + 1, progress)]
+
+
+def test_the_limit_grows_once_what_is_within_it_is_learned() -> None:
+    """Means over two updates: .3, .45, then .55; in the new stage .6 and .7 once two are there."""
+    assert walked((0.2, 0), (0.4, 0), (0.5, 0), (0.6, 0), (0.6, 0), (0.8, 0)) == [4, 4, 4, 4, 8, 8, 16]
+
+
+def test_the_limit_grows_where_it_stops_the_policy_but_not_before_its_time() -> None:
+    assert walked(*[(0.1, 0.7)] * 6) == [4, 4, 4, 4, 4, 8, 8]
+    assert walked(*[(0.1, 0.5)] * 6) == [4] * 7
+
+
+def test_the_last_stage_stays() -> None:
+    assert walked(*[(1.0, 0.0)] * 8)[4:] == [16] * 5
+
+
+def test_other_schedules_need_no_progress() -> None:
+    stepwise = HorizonConfig("stepwise", stages=(4, 8), every=1)
+    assert advance(stepwise, Progress(), success=1.0, cut=1.0) == Progress()
 
 
 @pytest.mark.parametrize("count", [1, 3, 7])

@@ -22,13 +22,18 @@ def generation(context: Sequence[int], sampled: Sequence[int], **rest: Any) -> G
     return Generation(tuple(context), tuple(sampled), **rest)
 
 
-def trajectory(*turns: Sequence[Generation], outcome: Outcome = Outcome.SUCCESS, **rest: Any) -> Trajectory:
-    """An episode of these turns; its score comes from the first."""
+def trajectory(
+    *turns: Sequence[Generation],
+    outcome: Outcome = Outcome.SUCCESS,
+    rewards: Sequence[float] = (1.0,),
+    **rest: Any,
+) -> Trajectory:
+    """An episode of these turns; its score comes from the first unless other rewards are given."""
     played = tuple(
         Turn(
             "",
             "",
-            reward=1.0 if turn == 0 else 0.0,
+            reward=rewards[turn] if turn < len(rewards) else 0.0,
             score=1.0,
             valid=True,
             command="go",

@@ -1,4 +1,4 @@
-"""Group-relative advantages, against numbers worked out by hand."""
+"""Group-relative advantages and leave-one-out, against numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 from tests.trainers.learning.episodes import generation, trajectory
 from trainers.config import RLConfig
-from trainers.learning.advantages import grpo
+from trainers.learning.advantages import grpo, rloo
 from trainers.learning.algorithms import make_lessons
 from trainers.learning.batch import Lesson, Sample, collect_samples
 from trainers.learning.scoring import Scored
@@ -41,6 +41,19 @@ def test_equal_scores_and_single_episodes_have_no_advantage(scores: list[float],
     """huggingface/trl PR 5640: scores that differ by rounding alone were blown up by the division."""
     assert one_group(scores, dtype) == [0.0] * len(scores)
     assert one_group(scores, dtype, scale_by_std=False) == [0.0] * len(scores)
+    assert others_left_out(scores, dtype) == [0.0] * len(scores)
+
+
+def others_left_out(scores: list[float], dtype: torch.dtype = torch.float64) -> list[float]:
+    return rloo(torch.tensor(scores, dtype=dtype), torch.zeros(len(scores), dtype=torch.long)).tolist()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_baseline_is_the_mean_of_the_others(dtype: torch.dtype) -> None:
+    """redai-studio/Relax #174: 1 - 0 and 0 - 1/3; 1 - 2/7 and 0 - 3/7."""
+    assert others_left_out([1, 0, 0, 0], dtype) == pytest.approx([1.0, -1 / 3, -1 / 3, -1 / 3], abs=1e-6)
+    wins_and_losses = [5 / 7] * 3 + [-3 / 7] * 5
+    assert others_left_out([1, 1, 1, 0, 0, 0, 0, 0], dtype) == pytest.approx(wins_and_losses, abs=1e-6)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -22,9 +22,9 @@ from tests.trainers.learning.episodes import (
     trajectory,
 )
 from trainers.config import RLConfig
-from trainers.errors import NonFiniteUpdate, PolicyError
+from trainers.errors import ExplodingGradient, NonFiniteUpdate, PolicyError
 from trainers.learning.advantages import grpo
-from trainers.learning.batch import Row, Sample, collect_samples, pack
+from trainers.learning.batch import Lesson, Row, Sample, collect_samples, pack
 from trainers.learning.update import rl_update, sft_update
 from trainers.models import Policy
 
@@ -42,15 +42,63 @@ def batch(seed: int = 0) -> tuple[list[Sample], list[torch.Tensor]]:
     return collected, [*grpo(scores, torch.tensor([sample.group for sample in collected]))]
 
 
+FULL = {
+    "temperature": 1.0,
+    "config": RLConfig(
+        grad_clip=1e9, kl_estimator="k2", entropy_coef=0.1, clip_range=0.2, clip_range_high=0.3, dual_clip=2.0
+    ),
+    "kl_coef": 0.5,
+}
+"""Every term that a loss can have."""
+
+
+def full_policy() -> Policy:
+    """With a critic that has an opinion, and a reference that it has moved away from."""
+    policy = gpt2_policy()
+    policy.freeze_reference()
+    policy.add_critic()
+    assert policy.critic is not None
+    policy.critic.double()
+    torch.manual_seed(3)
+    torch.nn.init.normal_(policy.critic.last.weight)
+    with torch.no_grad():
+        for parameter in policy.trainable.values():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    return policy
+
+
+def full_batch() -> list[Lesson]:
+    """Every token has an advantage, a return and its episode's weight of its own."""
+    collected, _ = collect_samples(random_episodes(0))
+    draw = torch.Generator().manual_seed(0)
+    return [
+        Lesson(
+            sample,
+            torch.randn(sample.sampled, generator=draw),
+            torch.rand(sample.sampled, generator=draw),
+            weight=1 / sample.sampled,
+        )
+        for sample in collected
+    ]
+
+
+def learning(policy: Policy) -> list[torch.nn.Parameter]:
+    """The parameters of the policy, then those of its critic."""
+    return [*policy.trainable.values(), *(policy.critic.parameters() if policy.critic else ())]
+
+
 def weights(policy: Policy) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in policy.trainable.values()])
+    return torch.cat([parameter.detach().flatten() for parameter in learning(policy)])
 
 
-def change(policy: Policy, rows: list[Row], accelerator: Accelerator) -> torch.Tensor:
+def change(
+    policy: Policy, rows: list[Row], accelerator: Accelerator, settings: dict[str, Any] = SETTINGS
+) -> torch.Tensor:
     """What one step of size 1 along the gradient adds to the weights: the gradient, negated."""
     before = weights(policy)
-    optimizer = torch.optim.SGD(policy.trainable.values(), lr=1.0)
-    rl_update(policy, optimizer, rows, accelerator=accelerator, **SETTINGS)
+    groups = [{"params": [*policy.trainable.values()]}]
+    groups += [{"params": [*policy.critic.parameters()]}] if policy.critic else []
+    rl_update(policy, torch.optim.SGD(groups, lr=1.0), rows, accelerator=accelerator, **settings)
     return weights(policy) - before
 
 
@@ -62,6 +110,29 @@ def plain_change(policy: Policy, collected: list[Sample], advantages: list[torch
         ratio = torch.exp(plain_logprobs(policy.model, sample) - old)
         objectives.append(torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage))
     gradients = torch.autograd.grad(-torch.cat(objectives).mean(), [*policy.trainable.values()])
+    return -torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def plain_full_change(policy: Policy, given: list[Lesson]) -> torch.Tensor:
+    """The same for every term of `FULL`, with the mean of the episodes' means."""
+    assert policy.critic is not None
+    parts = []
+    for lesson in given:
+        sample, advantages = lesson.sample, lesson.advantages.double()
+        acted = torch.tensor(sample.action_mask)
+        output = policy.model(torch.tensor([sample.ids]), output_hidden_states=True)
+        everywhere = output.logits[0, :-1].log_softmax(-1)[acted[1:]]
+        now = everywhere[torch.arange(sample.sampled), torch.tensor(sample.ids)[acted]]
+        with policy.reference() as reference:
+            away = plain_logprobs(reference, sample)
+        ratio = torch.exp(now - torch.tensor(sample.logprobs)[acted])
+        objective = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.3) * advantages)
+        objective = torch.where(advantages < 0, torch.maximum(objective, 2 * advantages), objective)
+        entropy = -(everywhere.exp() * everywhere).sum(-1)
+        values = policy.critic(output.hidden_states[-1][0, :-1][acted[1:]].detach())
+        missed = 0.5 * (values - lesson.returns.double()) ** 2
+        parts.append((-objective + 0.5 * 0.5 * (now - away) ** 2 - 0.1 * entropy + missed).mean())
+    gradients = torch.autograd.grad(torch.stack(parts).mean(), learning(policy))
     return -torch.cat([gradient.flatten() for gradient in gradients])
 
 
@@ -83,6 +154,16 @@ def test_the_gradient_is_that_of_the_formula(accelerator: Accelerator) -> None:
     )
 
 
+def test_the_gradient_with_every_term_is_that_of_the_formulas(accelerator: Accelerator) -> None:
+    expected = plain_full_change(full_policy(), full_batch())
+    got = change(full_policy(), pack(full_batch(), 40), accelerator, FULL)
+    policy_part = sum(parameter.numel() for parameter in full_policy().trainable.values())
+    for part in (slice(None, policy_part), slice(policy_part, None)):
+        assert expected[part].norm() > 0.01
+        # rows hold weights and advantages in float32
+        assert apart(got[part], expected[part]) < 1e-6
+
+
 @pytest.mark.parametrize("precision", POLICIES)
 def test_the_gradient_does_not_depend_on_packing(precision: str, accelerator: Accelerator) -> None:
     """huggingface/trl #6369, PR 6439, meta-pytorch/torchtune PR 1875: a row each, ragged rows, one row."""
@@ -96,6 +177,14 @@ def test_the_gradient_does_not_depend_on_packing(precision: str, accelerator: Ac
     assert apart(together, alone) < tolerance
 
 
+def test_no_term_depends_on_packing(accelerator: Accelerator) -> None:
+    alone, ragged, together = (
+        change(full_policy(), pack(full_batch(), budget), accelerator, FULL) for budget in (1, 40, 10_000)
+    )
+    assert apart(ragged, alone) < 1e-10
+    assert apart(together, alone) < 1e-10
+
+
 def change_in_process(rank: int, port: int, folder: Path) -> None:
     """One of two processes, with every other row, then with all rows on one of them."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
@@ -105,6 +194,8 @@ def change_in_process(rank: int, port: int, folder: Path) -> None:
     rows = pack(lessons(*batch()), 40)
     shares = {"split": rows[rank::2], "lopsided": rows if rank else []}
     changes = {name: change(gpt2_policy(), share, accelerator) for name, share in shares.items()}
+    full = pack(full_batch(), 40)[rank::2]
+    changes["full"] = change(full_policy(), full, accelerator, FULL)
     torch.save(changes, folder / f"{rank}.pt")
     torch.distributed.destroy_process_group()
 
@@ -123,9 +214,12 @@ def test_the_gradient_does_not_depend_on_processes(accelerator: Accelerator, tmp
         process.join(timeout=100)
     assert [process.exitcode for process in processes] == [0, 0]
     expected = change(gpt2_policy(), pack(lessons(*batch()), 40), accelerator)
+    full = change(full_policy(), pack(full_batch(), 40), accelerator, FULL)
     for rank in range(2):
-        for got in torch.load(tmp_path / f"{rank}.pt").values():
-            assert apart(got, expected) < 1e-10
+        changes = torch.load(tmp_path / f"{rank}.pt")
+        assert apart(changes["split"], expected) < 1e-10
+        assert apart(changes["lopsided"], expected) < 1e-10
+        assert apart(changes["full"], full) < 1e-10
 
 
 def test_the_loss_is_a_mean_over_tokens_whatever_the_rows(accelerator: Accelerator) -> None:
@@ -174,6 +268,43 @@ def test_a_loss_that_is_not_finite_makes_no_step(bad: float, accelerator: Accele
     assert torch.equal(weights(policy), before)
     assert not optimizer.state
     assert all(parameter.grad is None for parameter in policy.trainable.values())
+
+
+def test_a_gradient_that_explodes_makes_no_step(accelerator: Accelerator) -> None:
+    policy = tiny_policy()
+    before = weights(policy)
+    rows = pack(lessons(*batch()), 100)
+    settings = SETTINGS | {"config": RLConfig(max_grad_norm=1e-3)}
+    optimizer = torch.optim.AdamW(policy.trainable.values(), lr=0.1)
+    with pytest.raises(ExplodingGradient, match=r"above rl.max_grad_norm = 0.001"):
+        rl_update(policy, optimizer, rows, accelerator=accelerator, **settings)
+    assert torch.equal(weights(policy), before)
+    assert not optimizer.state
+    assert all(parameter.grad is None for parameter in policy.trainable.values())
+
+
+def test_the_critic_learns_and_pulls_on_nothing_else(accelerator: Accelerator) -> None:
+    """Two prompts, one of which promises a score of 1, the other none."""
+    policy = gpt2_policy()
+    policy.add_critic()
+    assert policy.critic is not None
+    before = torch.cat([parameter.detach().flatten().clone() for parameter in policy.trainable.values()])
+    collected, _ = collect_samples([trajectory([generation([token], [6, 7])]) for token in (5, 300)])
+    nothing = torch.zeros(())
+    given = [Lesson(sample, nothing, nothing + promise) for promise, sample in enumerate(collected)]
+    groups = [
+        {"params": [*policy.trainable.values()]},
+        {"params": [*policy.critic.parameters()], "lr": 0.01},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=1.0, weight_decay=0.0)
+    losses = [
+        rl_update(policy, optimizer, pack(given, 100), accelerator=accelerator, **SETTINGS)["value_loss"]
+        for _ in range(60)
+    ]
+    assert losses[0] == pytest.approx(0.25)
+    assert losses[-1] < 0.02
+    after = torch.cat([parameter.detach().flatten() for parameter in policy.trainable.values()])
+    assert torch.equal(after, before)
 
 
 def test_episodes_of_unknown_logprobs_cannot_be_reinforced(accelerator: Accelerator) -> None:
