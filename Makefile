@@ -12,7 +12,7 @@ PYTHONS ?= python3.13 python3.12 python3.11 python3
 SET = $(if $(MODEL),--policy.model '$(MODEL)') $(if $(RUN),--run.folder '$(RUN)')
 PYTEST := $(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: help install train serve eval bench test test-fast test-gpu check format clean known-env
+.PHONY: help install train sft dpo evolve serve eval bench test test-fast test-gpu check format clean known-env
 
 help: ## list the commands
 	@awk -F ': .*## ' '/^[a-z-]+: .*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -21,6 +21,15 @@ install: $(TRAIN) ## set up everything that training needs, and stop there
 
 train: known-env $(TRAIN) ## ENV=textcraft [MODEL=name-or-path] [RUN=folder] [ARGS='--rl.updates 3']: train, evaluated before and after
 	$(PY) -m trainers @trainers/recipes/$(ENV).toml $(SET) $(ARGS)
+
+sft: known-env $(TRAIN) ## ENV=textcraft [ARGS='--sft.files a.jsonl']: imitate the expert's episodes, or those of files
+	$(PY) -m trainers @trainers/recipes/$(ENV).toml --run.method sft --warm_start.steps 0 $(SET) $(ARGS)
+
+dpo: known-env $(TRAIN) ## ENV=textcraft [ARGS='--dpo.files a.jsonl']: learn which of two episodes is better, own or from files
+	$(PY) -m trainers @trainers/recipes/$(ENV).toml --run.method dpo $(SET) $(ARGS)
+
+evolve: known-env $(TRAIN) ## ENV=textcraft [...]: AgentEvol, which imitates what went well of what it tried
+	$(PY) -m trainers @trainers/recipes/$(ENV).toml --run.method evolve $(SET) $(ARGS)
 
 serve: $(BASE) ## ENV=textcraft [PORT=36001] [REPLICAS=4] [ARGS='--token ...']: serve a scenario over HTTP
 	$(PY) -m servers $(ENV) $(if $(PORT),--port $(PORT)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(ARGS)

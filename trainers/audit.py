@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-
-import torch
 
 from gym_agents import trajectory
 from gym_agents.trajectory import Generation, Trajectory
@@ -16,26 +13,32 @@ from trainers.acting.chat import ChatLayout
 from trainers.acting.replay import drifts
 from trainers.errors import BadTrajectories, TokenDrift
 from trainers.folder import RunFolder
-from trainers.learning.batch import Lesson, Row, pack, samples
+from trainers.learning.fingerprints import fingerprint
 from trainers.models import load_tokenizer
 from trainers.screen import Screen
 from trainers.settings import load
 
+SHOWN = 20
+"""Most drifted episodes that are named."""
+
 
 @dataclass
 class Audit:
-    """What was looked at, and where something else was found than was sampled."""
+    """What was looked at, and which episodes hold other ids than were sampled, or were trained on other ids."""
 
-    episodes: int
-    tokens: int
+    episodes: int = 0
+    trained: int = 0
+    """Episodes that an update was made from."""
+    tokens: int = 0
     """Sampled ones."""
-    drifts: list[str]
+    drifted: dict[str, list[str]] = field(default_factory=dict)
+    """Episode -> what is wrong with it."""
 
     def __str__(self) -> str:
-        shown = "".join(f"\n{drift}" for drift in self.drifts[:20])
+        lines = [f"\n{name}: {'; '.join(what)}" for name, what in list(self.drifted.items())[:SHOWN]]
         return (
-            f"{self.episodes} episodes, {self.tokens} sampled tokens: {len(self.drifts)} drifts between what was "
-            f"sampled and what is trained on.{shown}"
+            f"{self.episodes} episodes, of which {self.trained} were trained on, and {self.tokens} sampled tokens: "
+            f"{len(self.drifted)} episodes drifted.{''.join(lines)}"
         )
 
 
@@ -43,11 +46,11 @@ def demand_no_drift(folder: Path) -> None:
     """Says what an audit of the run has found.
 
     Raises:
-        TokenDrift: with a line for each, if there is any.
+        TokenDrift: naming the episodes that drifted, if there are any.
         BadTrajectories: as for `audit`.
     """
     found = audit(folder)
-    if found.drifts:
+    if found.drifted:
         raise TokenDrift(str(found))
     Screen().say(str(found))
 
@@ -55,7 +58,8 @@ def demand_no_drift(folder: Path) -> None:
 def audit(folder: Path) -> Audit:
     """Looks at every episode that a run has kept.
 
-    Each is played again from its texts and its sampled ids, and packed as for an update.
+    Each is played again from its texts and sampled ids, and compared with what the update noted of the rows that it
+    was made from.
 
     Raises:
         ConfigError: there is no run in the folder.
@@ -63,71 +67,51 @@ def audit(folder: Path) -> Audit:
     """
     run = RunFolder(folder)
     config = load([f"@{run.config}"])
-    agent = make_agent(
-        config.agent, ChatLayout(load_tokenizer(config.policy.model), config.agent.instruction)
-    )
-    paths = [*sorted(run.trajectories.glob("*.jsonl")), *sorted(run.evaluations.glob("*.jsonl"))]
-    files = {path: list(trajectory.read(path)) for path in paths}
-    episodes = list(chain.from_iterable(files.values()))
-    if not episodes:
+    layout = ChatLayout(load_tokenizer(config.policy.model), config.agent.instruction)
+    agent, found = make_agent(config.agent, layout), Audit()
+    for path in [*sorted(run.trajectories.glob("*.jsonl")), *sorted(run.evaluations.glob("*.jsonl"))]:
+        trained = run.read_fingerprints(path.stem)
+        for episode in trajectory.read(path):
+            _look_at(
+                found, f"{path.stem}, {episode.item_id}, member {episode.member}", episode, agent, trained
+            )
+    if not found.episodes:
         raise BadTrajectories(f"{folder} has kept no episode that could be audited.")
-    found = [
-        f"{path.name}: {line}"
-        for path, played in files.items()
-        for line in _lines(played, agent, config.rl.tokens_per_batch)
-    ]
-    return Audit(len(episodes), sum(len(ids) for episode in episodes for ids in _sampled(episode)), found)
+    return found
 
 
-def _lines(episodes: Sequence[Trajectory], agent: Agent, tokens_per_row: int) -> Iterator[str]:
-    for episode in episodes:
-        name = f"{episode.item_id}, member {episode.member}"
-        yield from (f"{name}: {drift}" for drift in drifts(episode, agent))
-    yield from trained_otherwise(episodes, tokens_per_row)
+def _look_at(
+    found: Audit, name: str, episode: Trajectory, agent: Agent, trained: Mapping[str, list[int]]
+) -> None:
+    noted = trained.get(f"{episode.group}/{episode.member}")
+    wrong = drifts(episode, agent)
+    if noted is not None and noted != list(_fingerprints(episode)):
+        wrong.append("it was trained on other ids than it holds")
+    found.episodes += 1
+    found.trained += noted is not None
+    found.tokens += sum(len(part.sampled_ids) for turn in episode.turns for part in turn.generations)
+    if wrong:
+        found.drifted[name] = wrong
 
 
-def trained_otherwise(episodes: Sequence[Trajectory], tokens_per_row: int) -> list[str]:
-    """Where the rows made of episodes would train on other ids, or after others, than were sampled; a line a sample."""
-    made = [sample for episode in episodes for sample in samples(episode)]
-    expected = [steps for episode in episodes for steps in _steps(episode)]
-    if len(made) != len(expected):
-        return [f"{len(expected)} contexts were sampled in, but {len(made)} are trained"]
-    trained: list[list[tuple[int, ...]]] = [[] for _ in made]
-    for row in pack([Lesson(sample) for sample in made], tokens_per_row):
-        for at, index in enumerate(row.sample.tolist()):
-            trained[index].append((*_seen(row, int(row.predict_at[at])), int(row.target_ids[at])))
-    return [
-        f"sample {index}: its row trains on other ids than were sampled"
-        for index, (steps, rows) in enumerate(zip(expected, trained, strict=True))
-        if steps != rows
-    ]
+def _fingerprints(episode: Trajectory) -> Iterator[int]:
+    """Of each context in which something was sampled, from what is on file alone."""
+    for context in _contexts(episode):
+        ids: list[int] = []
+        sampled_at: list[int] = []
+        for generation in context:
+            ids += generation.context_ids
+            sampled_at += range(len(ids), len(ids) + len(generation.sampled_ids))
+            ids += generation.sampled_ids
+        if sampled_at:
+            yield fingerprint(ids[: sampled_at[-1] + 1], sampled_at)
 
 
-def _seen(row: Row, place: int) -> list[int]:
-    """The ids that a place of a row sees, in the order of their positions."""
-    seen = row.visible()[0, 0, place].nonzero().squeeze(1)
-    ids: list[int] = row.ids[seen[torch.argsort(row.position_ids[seen])]].tolist()
-    return ids
-
-
-def _steps(episode: Trajectory) -> list[list[tuple[int, ...]]]:
-    """For each context of an episode, everything up to and with each sampled id."""
-    contexts: list[list[tuple[int, ...]]] = []
-    fed: tuple[int, ...] = ()
-    for generation in _generations(episode):
-        if generation.fresh or not contexts:
-            contexts.append([])
-            fed = ()
-        fed += generation.context_ids
-        for sampled in generation.sampled_ids:
-            fed += (sampled,)
-            contexts[-1].append(fed)
-    return [steps for steps in contexts if steps]
-
-
-def _sampled(episode: Trajectory) -> list[tuple[int, ...]]:
-    return [generation.sampled_ids for generation in _generations(episode)]
-
-
-def _generations(episode: Trajectory) -> list[Generation]:
-    return [generation for turn in episode.turns for generation in turn.generations]
+def _contexts(episode: Trajectory) -> list[list[Generation]]:
+    contexts: list[list[Generation]] = []
+    for turn in episode.turns:
+        for generation in turn.generations:
+            if generation.fresh or not contexts:
+                contexts.append([])
+            contexts[-1].append(generation)
+    return contexts

@@ -18,6 +18,7 @@ from gym_agents import trajectory
 from gym_agents.trajectory import Trajectory
 from trainers.acting.evaluate import Evaluation, Way, success
 from trainers.config import Config
+from trainers.learning.fingerprints import Fingerprints
 from trainers.settings import ConfigError, load, to_toml
 
 MAY_CHANGE = frozenset(
@@ -110,6 +111,18 @@ class RunFolder:
     def write_trajectories(self, update: int, episodes: Iterable[Trajectory]) -> None:
         """Keeps the episodes of an update."""
         replace_episodes(self.trajectories / f"{update_name(update)}.jsonl", episodes)
+
+    def write_fingerprints(self, update: int, found: Fingerprints) -> None:
+        """Keeps what an update was made from."""
+        write_whole(self._fingerprints(update_name(update)), msgspec.json.encode(found))
+
+    def read_fingerprints(self, name: str) -> Fingerprints:
+        """What the update of that name was made from; nothing, where nothing was learned or noted."""
+        path = self._fingerprints(name)
+        return msgspec.json.decode(path.read_bytes(), type=Fingerprints) if path.exists() else {}
+
+    def _fingerprints(self, name: str) -> Path:
+        return self.trajectories / f"{name}.trained.json"
 
     def read_trajectories(self) -> list[Trajectory]:
         """The episodes of all updates so far, in their order."""

@@ -44,9 +44,7 @@ def read(folder: Path, *rows: dict[str, Any]) -> list[Example]:
     return read_examples([path])
 
 
-def episode(
-    item: int = 1, score: float = 1.0, replies: tuple[str, ...] = ("a",), **rest: Any
-) -> Trajectory:
+def episode(item: int = 1, score: float = 1.0, replies: tuple[str, ...] = ("a",), **rest: Any) -> Trajectory:
     turns = tuple(
         Turn("go" if number == 0 else "on", reply, reward=0.0, score=0.0, valid=True, command=None)
         for number, reply in enumerate(replies)

@@ -49,7 +49,9 @@ def away_from_the_reference(policy: Policy) -> Policy:
     policy.freeze_reference()
     with torch.no_grad():
         for number, weights in enumerate(policy.trainable.values()):
-            weights.add_(0.02 * torch.sin(torch.arange(weights.numel(), dtype=weights.dtype) + number).view_as(weights))
+            weights.add_(
+                0.02 * torch.sin(torch.arange(weights.numel(), dtype=weights.dtype) + number).view_as(weights)
+            )
     return policy
 
 
@@ -114,7 +116,9 @@ def test_the_gradient_is_that_of_the_formula_and_each_pair_weighs_the_same(accel
     assert float((found - expected).norm() / expected.norm()) < 1e-6
 
 
-def test_at_the_reference_the_loss_is_ln_2_and_a_step_prefers_the_better_side(accelerator: Accelerator) -> None:
+def test_at_the_reference_the_loss_is_ln_2_and_a_step_prefers_the_better_side(
+    accelerator: Accelerator,
+) -> None:
     policy = tiny_policy(lora_rank=4)
     optimizer = torch.optim.AdamW(policy.trainable.values(), lr=0.01)
     rows = [pack_pair(BETTER, WORSE)]
