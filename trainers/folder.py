@@ -104,8 +104,8 @@ class RunFolder:
         """Drops what an interrupted run noted of updates that will be played again."""
         rows = [row for row in self.read_metrics() if row["update"] <= update]
         write_whole(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
-        for path in self.trajectories.glob("update-*.jsonl"):
-            if int(path.stem.removeprefix("update-")) > update:
+        for path in self.trajectories.glob("update-*"):
+            if int(path.name.partition(".")[0].removeprefix("update-")) > update:
                 path.unlink()
 
     def write_trajectories(self, update: int, episodes: Iterable[Trajectory]) -> None:

@@ -182,9 +182,12 @@ def test_updates_that_will_be_played_again_are_forgotten(tmp_path: Path) -> None
     for update in (1, 2, 3):
         folder.append_metrics({"update": update})
         folder.write_trajectories(update, [])
+        folder.write_fingerprints(update, {})
     folder.forget_after(2)
     assert [row["update"] for row in folder.read_metrics()] == [1, 2]
     assert sorted(path.name for path in folder.trajectories.iterdir()) == [
         "update-0001.jsonl",
+        "update-0001.trained.json",
         "update-0002.jsonl",
+        "update-0002.trained.json",
     ]

@@ -53,6 +53,7 @@ def harvest(play: Callable[[list[Job]], list[Trajectory]], sampler: ItemSampler,
 def play_groups(
     play: Callable[[list[Job]], list[Trajectory]], draws: Sequence[Draw], size: int
 ) -> list[Group]:
+    """Plays `size` episodes of each draw's item, as members of one group."""
     episodes = play(
         [
             Job(item=draw.item, seed=draw.seed, group=draw.number, member=member, split="train")
