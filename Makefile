@@ -16,7 +16,7 @@ PYTEST := $(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 NEEDS_sciworld := java
 NEEDS = $(NEEDS_$(ENV))
 
-.PHONY: help install train serve eval bench test test-fast test-gpu check format clean known-env java
+.PHONY: help install train sft dpo evolve serve eval bench test test-fast test-gpu check format clean known-env java
 
 help: ## list the commands
 	@awk -F ': .*## ' '/^[a-z-]+: .*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -25,6 +25,15 @@ install: $(TRAIN) ## set up everything that training needs, and stop there
 
 train: known-env $(TRAIN) $(NEEDS) ## ENV=textcraft [MODEL=name-or-path] [RUN=folder] [ARGS='--rl.updates 3']: train, evaluated before and after
 	$(PY) -m trainers @trainers/recipes/$(ENV).toml $(SET) $(ARGS)
+
+sft: known-env $(TRAIN) $(NEEDS) ## ENV=textcraft [ARGS='--sft.files a.jsonl']: imitate the expert's episodes, or those of files
+	$(PY) -m trainers @trainers/recipes/$(ENV).toml --run.method sft --warm_start.steps 0 $(SET) $(ARGS)
+
+dpo: known-env $(TRAIN) $(NEEDS) ## ENV=textcraft [ARGS='--dpo.files a.jsonl']: learn which of two episodes is better, own or from files
+	$(PY) -m trainers @trainers/recipes/$(ENV).toml --run.method dpo $(SET) $(ARGS)
+
+evolve: known-env $(TRAIN) $(NEEDS) ## ENV=textcraft [...]: AgentEvol, which imitates what went well of what it tried
+	$(PY) -m trainers @trainers/recipes/$(ENV).toml --run.method evolve $(SET) $(ARGS)
 
 serve: $(BASE) $(NEEDS) ## ENV=textcraft [PORT=36001] [REPLICAS=4] [ARGS='--token ...']: serve a scenario over HTTP
 	$(PY) -m servers $(ENV) $(if $(PORT),--port $(PORT)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(ARGS)

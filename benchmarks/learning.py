@@ -1,4 +1,4 @@
-"""Whether every online algorithm learns: success of a tiny random model before and after, over several seeds.
+"""Whether every algorithm and method learns: success of a tiny random model before and after, over several seeds.
 
 python -m benchmarks.learning --updates 20 --seeds 0 1 2
 """
@@ -11,6 +11,7 @@ import typing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import gymnasium
 import tyro
@@ -30,24 +31,45 @@ WORLD = "tests.fakes:LettersWorld"
 
 ALGORITHMS: tuple[str, ...] = typing.get_args(typing.get_type_hints(RLConfig)["algorithm"])
 
+OFFLINE: dict[str, dict[str, float]] = {
+    "sft": {"sft.updates": 15, "sft.learning_rate": 3e-3, "warm_start.episodes": 32},
+    "dpo": {
+        "dpo.items": 8,
+        "dpo.attempts": 32,
+        "dpo.min_score": 0.3,
+        "dpo.pairs_per_item": 8,
+        "dpo.updates": 30,
+        "dpo.learning_rate": 5e-3,
+    },
+    "evolve": {
+        "evolve.items": 8,
+        "evolve.attempts": 16,
+        "evolve.min_score": 0.6,
+        "evolve.updates": 4,
+        "evolve.steps": 10,
+        "evolve.learning_rate": 3e-3,
+    },
+}
+"""The settings of `run.method` where it is another than rl: a few correct replies among many are all it has."""
+
 
 @dataclass(frozen=True)
 class Settings:
     """What to run."""
 
-    algorithms: tuple[str, ...] = ALGORITHMS
-    """Which rows of the table."""
+    algorithms: tuple[str, ...] = (*ALGORITHMS, *OFFLINE)
+    """Which rows of the table: algorithms of rl, and other methods."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """One run each."""
     updates: int = 20
-    """Of each run."""
+    """Of each run of rl."""
 
 
 def learn(algorithm: str, seed: int, updates: int, folder: Path) -> tuple[float, float]:
     """Held-out success, sampled, before and after one run."""
     if NAME not in gymnasium.registry:
         register_world(NAME, WORLD, max_episode_steps=3)
-    flags = {
+    flags: dict[str, Any] = {
         "run.seed": seed,
         "run.checkpoint_every": updates,
         "env.id": NAME,
@@ -56,14 +78,9 @@ def learn(algorithm: str, seed: int, updates: int, folder: Path) -> tuple[float,
         "policy.lora_rank": 0,
         "policy.max_context": 256,
         "sampling.max_new_tokens": 1,
-        "horizon.schedule": "stepwise",
-        "horizon.stages": [2, 3],
-        "horizon.every": updates // 2,
-        "rl.algorithm": algorithm,
-        "rl.updates": updates,
-        "rl.learning_rate": 2e-3,
-        "rl.minibatches": 2,
+        "horizon.stages": [3],
         "eval.attempts": 16,
+        **(_online(algorithm, updates) if algorithm in ALGORITHMS else _offline(algorithm)),
     }
     words = [
         word
@@ -73,6 +90,22 @@ def learn(algorithm: str, seed: int, updates: int, folder: Path) -> tuple[float,
     runner.train(load(words), folder)
     before, after = RunFolder(folder).read_evaluations()
     return success(before, "sampled").mean, success(after, "sampled").mean
+
+
+def _online(algorithm: str, updates: int) -> dict[str, Any]:
+    return {
+        "horizon.schedule": "stepwise",
+        "horizon.stages": [2, 3],
+        "horizon.every": updates // 2,
+        "rl.algorithm": algorithm,
+        "rl.updates": updates,
+        "rl.learning_rate": 2e-3,
+        "rl.minibatches": 2,
+    }
+
+
+def _offline(method: str) -> dict[str, Any]:
+    return {"run.method": method, **OFFLINE[method]}
 
 
 def main(settings: Settings) -> None:

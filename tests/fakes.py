@@ -281,6 +281,9 @@ class Letters(Episode):
         good, over = self.given.count("early"), len(self.given) == 3
         return Result(command, good / 3, terminated=over, success=good == 3)
 
+    def expert(self) -> str:
+        return "any"
+
 
 class LettersWorld(World):
     """What a random model, which solves few in a hundred, learns within a minute."""

@@ -68,7 +68,7 @@ def command_of(result: subprocess.CompletedProcess[str]) -> str:
 
 def test_plain_make_lists_every_command(environ: dict[str, str]) -> None:
     listed = re.findall(r"^make ([a-z-]+) ", make(env=environ).stdout, re.MULTILINE)
-    wanted = "help install train serve eval bench test test-fast test-gpu check format clean"
+    wanted = "help install train sft dpo evolve serve eval bench test test-fast test-gpu check format clean"
     assert listed == wanted.split()
 
 
@@ -78,6 +78,15 @@ def test_train_passes_model_folder_and_further_flags_on(venv: Path, environ: dic
     recipe = "@trainers/recipes/babyai.toml"
     wanted = f"-m trainers {recipe} --policy.model my/model --run.folder runs/mine --rl.updates 3"
     assert command_of(result) == wanted
+
+
+@pytest.mark.parametrize(("method", "own"), [("sft", " --warm_start.steps 0"), ("dpo", ""), ("evolve", "")])
+def test_the_offline_methods_run_the_scenarios_recipe(
+    method: str, own: str, venv: Path, environ: dict[str, str]
+) -> None:
+    result = make(method, f"VENV={venv}", "ENV=babyai", "RUN=runs/mine", "ARGS=--eval.limit 3", env=environ)
+    recipe = f"-m trainers @trainers/recipes/babyai.toml --run.method {method}{own}"
+    assert command_of(result) == f"{recipe} --run.folder runs/mine --eval.limit 3"
 
 
 def test_eval_passes_the_checkpoint_on(venv: Path, environ: dict[str, str]) -> None:
@@ -92,7 +101,7 @@ def test_serve_names_scenario_port_and_replicas(venv: Path, environ: dict[str, s
     assert command_of(result) == "-m servers textcraft --port 4000 --replicas 3"
 
 
-@pytest.mark.parametrize("command", ["train", "eval"])
+@pytest.mark.parametrize("command", ["train", "sft", "dpo", "evolve", "eval"])
 def test_an_unknown_scenario_is_refused_with_the_known_ones(
     command: str, venv: Path, environ: dict[str, str]
 ) -> None:

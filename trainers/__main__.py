@@ -1,17 +1,25 @@
-"""Trains a policy on a vectorised text environment, or evaluates one.
+"""Trains a policy on a vectorised text environment, evaluates one, and handles what a run leaves.
 
     python -m trainers [train] @trainers/recipes/textcraft.toml [--section.key value ...] [--dry-run]
     python -m trainers evaluate @trainers/recipes/textcraft.toml [--checkpoint folder] [--section.key value ...]
+    python -m trainers demos @trainers/recipes/textcraft.toml --output demos.jsonl [--section.key value ...]
+    python -m trainers audit runs/mine
+    python -m trainers export runs/mine --output folder [--checkpoint runs/mine/checkpoints/best]
 
 A recipe holds the keys below as TOML tables; later flags win over it. --dry-run checks everything and prints
 what would be run. --env.options.<name> sets an option of the scenario.
+
+demos writes `warm_start.episodes` expert episodes of training items into a file. audit looks at every episode of a
+run for an id that is trained on and was not sampled. export writes a run's policy, any adapter merged into it, into
+a folder that plain transformers can load.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import tyro
@@ -25,36 +33,106 @@ from trainers.settings import ConfigError, load, to_toml
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; the exit status is 0, 1 for a failure, 2 for mistakes in the call, 130 for Ctrl-C."""
     words = list(arguments)
-    command = words.pop(0) if words[:1] in (["train"], ["evaluate"]) else "train"
+    command = words.pop(0) if words and words[0] in COMMANDS else "train"
     if "--help" in words or "-h" in words:
         tyro.cli(
             Config, args=["--help"], prog="python -m trainers", description=__doc__, use_underscores=True
         )
     try:
-        checkpoint = _take(words, "--checkpoint") if command == "evaluate" else None
-        config = load([word for word in words if word != "--dry-run"])
-        if "--dry-run" in words:
-            print(to_toml(config), end="")
-            return 0
-        return _run(command, config, checkpoint)
+        COMMANDS[command](words)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
     except AgentGymError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
-
-
-def _run(command: str, config: Config, checkpoint: str | None) -> int:
-    from trainers import runner  # PyTorch takes seconds to load: mistakes are told before
-
-    folder = Path(config.run.folder or new_folder_name(config.env.id, command))
-    try:
-        runner.train(config, folder) if command == "train" else runner.evaluate(config, folder, checkpoint)
-    except KeyboardInterrupt:
-        print(f"\nInterrupted. {_how_to_resume(RunFolder(folder).config)}", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(f"\nInterrupted. {interrupt}", file=sys.stderr)
         return 130
     return 0
+
+
+# PyTorch takes seconds to load: each command looks for mistakes before it does.
+
+
+def _train(words: list[str]) -> None:
+    if config := _configured(words):
+        from trainers import runner
+
+        folder = Path(config.run.folder or new_folder_name(config.env.id, "train"))
+        with _resumable(folder):
+            runner.train(config, folder)
+
+
+def _evaluate(words: list[str]) -> None:
+    checkpoint = _take(words, "--checkpoint")
+    if config := _configured(words):
+        from trainers import runner
+
+        folder = Path(config.run.folder or new_folder_name(config.env.id, "evaluate"))
+        with _resumable(folder):
+            runner.evaluate(config, folder, checkpoint)
+
+
+def _demos(words: list[str]) -> None:
+    output = _output(words)
+    if config := _configured(words):
+        from trainers import runner
+
+        runner.write_demonstrations(config, output)
+
+
+def _audit(words: list[str]) -> None:
+    folder = _run_folder("audit", words)
+    from trainers import audit
+
+    audit.demand_no_drift(folder)
+
+
+def _export(words: list[str]) -> None:
+    checkpoint, output = _take(words, "--checkpoint"), _output(words)
+    folder = _run_folder("export", words)
+    from trainers import runner
+
+    runner.export(folder, checkpoint or str(folder), output)
+
+
+COMMANDS = {"train": _train, "evaluate": _evaluate, "demos": _demos, "audit": _audit, "export": _export}
+
+
+def _configured(words: list[str]) -> Config | None:
+    """The configuration that the words ask for; with --dry-run it is printed, and nothing is to be done."""
+    config = load([word for word in words if word != "--dry-run"])
+    if "--dry-run" in words:
+        print(to_toml(config), end="")
+        return None
+    return config
+
+
+def _run_folder(command: str, words: list[str]) -> Path:
+    """The one word that is left, which must name a run."""
+    if len(words) != 1 or not RunFolder(Path(words[0])).config.is_file():
+        raise ConfigError([f"{command}: needs the folder of a run, not {' '.join(words) or 'nothing'}"])
+    return Path(words[0])
+
+
+def _output(words: list[str]) -> Path:
+    """Where to write; what is there already is never overwritten."""
+    output = _take(words, "--output")
+    if output is None:
+        raise ConfigError(["--output: is missing; it names what is to be written"])
+    if Path(output).exists():
+        raise ConfigError([f"--output: {output} is there already"])
+    return Path(output)
+
+
+@contextmanager
+def _resumable(folder: Path) -> Iterator[None]:
+    """Where it is interrupted, says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_how_to_resume(RunFolder(folder).config)) from None
 
 
 def _take(words: list[str], flag: str) -> str | None:

@@ -18,6 +18,9 @@ from trainers.models import Policy
 WARM_START = "warm-start"
 """Name of the checkpoint that RL starts from, where the policy was warm-started."""
 
+BEST = "best"
+"""Name of the checkpoint that did best on the held-out items; it holds no optimizer."""
+
 
 class State(msgspec.Struct, frozen=True):
     """What a run knows besides its weights; horizon, learning rate and weight of the KL follow from it."""
@@ -58,6 +61,16 @@ class Checkpoints:
         """Writes the weights that RL starts from; they are kept."""
         with _whole_folder(self.folder / WARM_START, State()) as folder:
             policy.save_weights(folder / "weights.safetensors")
+
+    def save_best(self, state: State, policy: Policy) -> None:
+        """Writes the weights in place of those that were best before."""
+        with _whole_folder(self.folder / BEST, state) as folder:
+            policy.save_weights(folder / "weights.safetensors")
+
+    def best(self) -> int | None:
+        """The update whose weights are kept as the best, `None` if there are none yet."""
+        path = self.folder / BEST
+        return _manifest(path).state.update if is_complete(path) else None
 
     def newest(self) -> Path | None:
         """The newest complete checkpoint: of an update, else of the warm start, else `None`."""

@@ -21,6 +21,10 @@ class RunConfig:
     """Run folder; empty makes `runs/<env>-<command>-<time>`. A folder that holds a checkpoint is resumed."""
     seed: int = 0
     """Everything random in the run is a function of it."""
+    method: Literal["rl", "sft", "dpo", "evolve"] = "rl"
+    """What an update is; the section of that name says how many there are, and how each is made. rl: episodes are
+    played, and reinforced by their scores. sft: one step of imitation of episodes on file. dpo: one step towards the
+    better of two episodes of one item. evolve: episodes are played, and those that went well are imitated."""
     deterministic: bool | None = None
     """Fix the order of episodes inside every batch, so that the same seed gives the same run bit for bit.
     Unset: true on a CPU, false elsewhere."""
@@ -116,7 +120,7 @@ class HorizonConfig:
 
 @dataclass(frozen=True)
 class WarmStartConfig:
-    """Supervised fine-tuning on expert episodes before RL; the result is the reference policy of RL."""
+    """Supervised fine-tuning on expert episodes first; the result is the reference policy of what follows."""
 
     steps: int = 0
     """Most optimizer steps; 0 starts from the model alone, as the paper does."""
@@ -206,6 +210,69 @@ class RLConfig:
 
 
 @dataclass(frozen=True)
+class SFTConfig:
+    """Supervised fine-tuning: cross entropy on the agent's own tokens of episodes on file."""
+
+    files: tuple[str, ...] = ()
+    """Trajectory files: our own JSON Lines, or AgentGym's JSON of conversations. Without any, the expert plays
+    `warm_start.episodes` training episodes."""
+    min_score: float = 1.0
+    """Learn from episodes that succeeded or scored at least this much; those without a score are demonstrations."""
+    updates: int = 32
+    """Optimizer steps."""
+    batch_size: int = 8
+    """Episodes per step."""
+    learning_rate: float = 1e-3
+    """AdamW's learning rate."""
+
+
+@dataclass(frozen=True)
+class DPOConfig:
+    """Direct preference optimization; the reference is the policy where the method starts."""
+
+    files: tuple[str, ...] = ()
+    """Trajectory files as for `sft.files`. Without any, the policy plays `items` training items."""
+    items: int = 32
+    """Training items to play where no file is named."""
+    attempts: int = 8
+    """Episodes per item."""
+    min_score: float = 0.7
+    """The better episode of a pair succeeded or scored at least this much."""
+    min_gap: float = 0.01
+    """The worse one scored at least this much less."""
+    pairs_per_item: int = 1
+    """Most pairs of one item: the best with the worst, the second best with the second worst, and so on."""
+    beta: float = 0.1
+    """How strongly the policy is held to the reference; larger stays closer."""
+    updates: int = 32
+    """Optimizer steps."""
+    batch_size: int = 8
+    """Pairs per step."""
+    learning_rate: float = 1e-4
+    """AdamW's learning rate."""
+
+
+@dataclass(frozen=True)
+class EvolveConfig:
+    """AgentEvol: explore, keep what went well, imitate it; the first demonstrations are those of the warm start."""
+
+    updates: int = 4
+    """Iterations."""
+    items: int = 32
+    """Training items to explore per iteration."""
+    attempts: int = 4
+    """Episodes per item."""
+    min_score: float = 1.0
+    """Keep episodes that succeeded or scored at least this much."""
+    steps: int = 16
+    """Optimizer steps per iteration; each iteration fits the policy anew, from where the method started."""
+    batch_size: int = 8
+    """Episodes per step."""
+    learning_rate: float = 1e-3
+    """AdamW's learning rate."""
+
+
+@dataclass(frozen=True)
 class EvalConfig:
     """Held-out evaluation."""
 
@@ -233,4 +300,13 @@ class Config:
     horizon: HorizonConfig = field(default_factory=HorizonConfig)
     warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
     rl: RLConfig = field(default_factory=RLConfig)
+    sft: SFTConfig = field(default_factory=SFTConfig)
+    dpo: DPOConfig = field(default_factory=DPOConfig)
+    evolve: EvolveConfig = field(default_factory=EvolveConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
+
+    @property
+    def updates(self) -> int:
+        """How many updates the run's method makes."""
+        section: RLConfig | SFTConfig | DPOConfig | EvolveConfig = getattr(self, self.run.method)
+        return section.updates

@@ -17,6 +17,18 @@ class NothingToLearn(UsageError):
     code = "nothing_to_learn"
 
 
+class BadTrajectories(UsageError):
+    """A trajectory file cannot be read, or does not hold what the method learns from."""
+
+    code = "bad_trajectories"
+
+
+class TokenDrift(AgentGymError):
+    """Tokens that were trained on are not those that were sampled."""
+
+    code = "token_drift"
+
+
 class UnsoundUpdate(AgentGymError):
     """A step that must not be made; the weights were left as they were."""
 

@@ -16,8 +16,9 @@ import msgspec
 
 from gym_agents import trajectory
 from gym_agents.trajectory import Trajectory
-from trainers.acting.evaluate import Evaluation, Way
+from trainers.acting.evaluate import Evaluation, Way, success
 from trainers.config import Config
+from trainers.learning.fingerprints import Fingerprints
 from trainers.settings import ConfigError, load, to_toml
 
 MAY_CHANGE = frozenset(
@@ -30,6 +31,9 @@ MAY_CHANGE = frozenset(
         "env.replicas",
         "env.max_error_rate",
         "rl.updates",
+        "sft.updates",
+        "dpo.updates",
+        "evolve.updates",
     }
 )
 """What a resumed run may be asked to do differently; everything else would make it another run."""
@@ -47,6 +51,7 @@ class RunFolder:
         self.curve = path / "curve.png"
         self.policy = path / "policy"
         self.demonstrations = path / "demonstrations.jsonl"
+        self.explored = path / "explored.jsonl"
         self.checkpoints = path / "checkpoints"
         self.trajectories = path / "trajectories"
         self.evaluations = path / "evaluations"
@@ -99,13 +104,30 @@ class RunFolder:
         """Drops what an interrupted run noted of updates that will be played again."""
         rows = [row for row in self.read_metrics() if row["update"] <= update]
         write_whole(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
-        for path in self.trajectories.glob("update-*.jsonl"):
-            if int(path.stem.removeprefix("update-")) > update:
+        for path in self.trajectories.glob("update-*"):
+            if int(path.name.partition(".")[0].removeprefix("update-")) > update:
                 path.unlink()
 
     def write_trajectories(self, update: int, episodes: Iterable[Trajectory]) -> None:
         """Keeps the episodes of an update."""
         replace_episodes(self.trajectories / f"{update_name(update)}.jsonl", episodes)
+
+    def write_fingerprints(self, update: int, found: Fingerprints) -> None:
+        """Keeps what an update was made from."""
+        write_whole(self._fingerprints(update_name(update)), msgspec.json.encode(found))
+
+    def read_fingerprints(self, name: str) -> Fingerprints:
+        """What the update of that name was made from; nothing, where nothing was learned or noted."""
+        path = self._fingerprints(name)
+        return msgspec.json.decode(path.read_bytes(), type=Fingerprints) if path.exists() else {}
+
+    def _fingerprints(self, name: str) -> Path:
+        return self.trajectories / f"{name}.trained.json"
+
+    def read_trajectories(self) -> list[Trajectory]:
+        """The episodes of all updates so far, in their order."""
+        paths = sorted(self.trajectories.glob("update-*.jsonl"))
+        return [episode for path in paths for episode in trajectory.read(path)]
 
     def write_evaluation(self, evaluation: Evaluation, episodes: Mapping[Way, Sequence[Trajectory]]) -> None:
         """Keeps an evaluation: its episodes first, so that a result is never there without them."""
@@ -118,6 +140,12 @@ class RunFolder:
         """The evaluation after so many updates, where it is finished."""
         path = self.evaluations / f"{update_name(update)}.json"
         return msgspec.json.decode(path.read_bytes(), type=Evaluation) if path.exists() else None
+
+    def best_update(self) -> int | None:
+        """The update with the highest sampled success on held-out items, the first of equals."""
+        known = [evaluation for evaluation in self.read_evaluations() if evaluation.rates("sampled")]
+        best = max(known, key=lambda evaluation: success(evaluation, "sampled").mean, default=None)
+        return None if best is None else best.update
 
     def read_evaluations(self) -> list[Evaluation]:
         """All finished evaluations, in the order of their updates."""

@@ -31,7 +31,7 @@ _COUNT = _Limit("at least 1", lambda value: value >= 1)
 _NOT_NEGATIVE = _Limit("at least 0", lambda value: value >= 0)
 _POSITIVE = _Limit("above 0", lambda value: value > 0)
 _SHARE = _Limit("between 0 and 1", lambda value: 0 <= value <= 1)
-_NUCLEUS = _Limit("above 0 and at most 1", lambda value: 0 < value <= 1)
+_PART = _Limit("above 0 and at most 1", lambda value: 0 < value <= 1)
 
 _NUMBERS: dict[str, _Limit] = {
     "run.seed": _NOT_NEGATIVE,
@@ -44,7 +44,7 @@ _NUMBERS: dict[str, _Limit] = {
     "policy.lora_alpha": _POSITIVE,
     "policy.max_context": _COUNT,
     "sampling.temperature": _POSITIVE,
-    "sampling.top_p": _NUCLEUS,
+    "sampling.top_p": _PART,
     "sampling.max_new_tokens": _COUNT,
     "horizon.every": _COUNT,
     "horizon.window": _COUNT,
@@ -78,6 +78,26 @@ _NUMBERS: dict[str, _Limit] = {
     "rl.critic_learning_rate": _NOT_NEGATIVE,
     "rl.tokens_per_batch": _COUNT,
     "rl.refill_groups": _NOT_NEGATIVE,
+    "sft.min_score": _SHARE,
+    "sft.updates": _COUNT,
+    "sft.batch_size": _COUNT,
+    "sft.learning_rate": _NOT_NEGATIVE,
+    "dpo.items": _COUNT,
+    "dpo.attempts": _Limit("at least 2, since a pair is two episodes", lambda value: value >= 2),
+    "dpo.min_score": _SHARE,
+    "dpo.min_gap": _PART,
+    "dpo.pairs_per_item": _COUNT,
+    "dpo.beta": _POSITIVE,
+    "dpo.updates": _COUNT,
+    "dpo.batch_size": _COUNT,
+    "dpo.learning_rate": _NOT_NEGATIVE,
+    "evolve.updates": _COUNT,
+    "evolve.items": _COUNT,
+    "evolve.attempts": _COUNT,
+    "evolve.min_score": _SHARE,
+    "evolve.steps": _COUNT,
+    "evolve.batch_size": _COUNT,
+    "evolve.learning_rate": _NOT_NEGATIVE,
     "eval.attempts": _COUNT,
     "eval.horizon": _NOT_NEGATIVE,
     "eval.every": _NOT_NEGATIVE,
@@ -128,6 +148,10 @@ def _algorithm(rl: RLConfig) -> Broken:
 def _files(config: Config) -> Broken:
     if config.env.items and not Path(config.env.items).is_file():
         yield "env.items", f"names {config.env.items!r}, which is no file"
+    for name, files in (("sft.files", config.sft.files), ("dpo.files", config.dpo.files)):
+        for file in files:
+            if not Path(file).is_file():
+                yield name, f"names {file!r}, which is no file"
     if config.env.server and config.env.replicas > 1:
         yield "env.replicas", "counts local servers, but env.server names running ones"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,6 +84,18 @@ class Policy:
         """Makes the policy as it is now the reference; call it where RL starts, after any warm start."""
         self._reference = {key: parameter.detach().clone() for key, parameter in self.trainable.items()}
 
+    def return_to_reference(self) -> None:
+        """Takes the policy back to its reference; parameters keep their identity.
+
+        Raises:
+            PolicyError: `freeze_reference` was never called.
+        """
+        with self.reference():
+            start = {key: parameter.detach().clone() for key, parameter in self.trainable.items()}
+        with torch.no_grad():
+            for key, parameter in self.trainable.items():
+                parameter.copy_(start[key])
+
     @contextmanager
     def reference(self) -> Iterator[PreTrainedModel | PeftModel]:
         """The reference policy, to score tokens with, without gradients; meanwhile the policy is away.
@@ -141,6 +154,14 @@ class Policy:
             self.critic.load_state_dict(critic)
         self._reference = reference or None
 
+    def save_whole(self, folder: Path) -> None:
+        """Writes the whole model, any adapter merged into it, into a folder that plain transformers can load."""
+        model = copy.deepcopy(self.model)
+        if isinstance(model, PeftModel):
+            model = model.merge_and_unload()
+        model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
     def save(self, folder: Path) -> None:
         """Writes the adapter, or the whole model, into a folder that `load_policy` can load."""
         if isinstance(self.model, PeftModel):
@@ -175,9 +196,8 @@ def load_policy(config: PolicyConfig, device: torch.device, *, seed: int = 0) ->
     """
     name = config.model
     _refuse_misspelt(name)
-    adapter = None if name in EMBEDDED else find_adapter_config_file(name)
-    source = PeftConfig.from_pretrained(name).base_model_name_or_path if adapter else name
-    model, tokenizer = _load(source, _dtype(config, device))
+    source = _base(name)
+    tokenizer, model = _load_tokenizer(source), _load_model(source, _dtype(config, device))
     _check_attention(model.config, source, config.max_context)
     model.get_input_embeddings().padding_idx = (
         None  # nothing is padded, and that id may end replies: it learns
@@ -185,7 +205,7 @@ def load_policy(config: PolicyConfig, device: torch.device, *, seed: int = 0) ->
     with _old_names():
         if config.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        if adapter:
+        if source != name:
             model = PeftModel.from_pretrained(model, name, is_trainable=True)
         elif config.lora_rank:
             model = _with_lora(model, source, config, seed)
@@ -215,16 +235,47 @@ def _dtype(config: PolicyConfig, device: torch.device) -> torch.dtype:
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
 
 
-def _load(source: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of the policy that `policy.model` names.
+
+    Raises:
+        PolicyError: it cannot be found.
+    """
+    _refuse_misspelt(name)
+    return _load_tokenizer(_base(name))
+
+
+def _base(name: str) -> str:
+    """The model under an adapter's folder; any other name is its own."""
+    adapter = None if name in EMBEDDED else find_adapter_config_file(name)
+    return str(PeftConfig.from_pretrained(name).base_model_name_or_path) if adapter else name
+
+
+def _load_tokenizer(source: str) -> PreTrainedTokenizerBase:
     if source == "tiny":
-        return tiny_model().to(dtype), tiny_tokenizer()
-    place = smollm2_folder() if source == "smollm2" else source
+        return tiny_tokenizer()
+    with _loading(source) as place:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(place)
+    return tokenizer
+
+
+def _load_model(source: str, dtype: torch.dtype) -> PreTrainedModel:
+    if source == "tiny":
+        return tiny_model().to(dtype)
+    with _loading(source) as place:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            place, dtype=dtype, attn_implementation="sdpa"
+        )
+    return model
+
+
+@contextmanager
+def _loading(source: str) -> Iterator[str | Path]:
+    """Where transformers finds it; that it does not is told as ours."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place)
-        model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, attn_implementation="sdpa")
+        yield smollm2_folder() if source == "smollm2" else source
     except (OSError, ValueError) as error:
         raise PolicyError(f"The policy {source!r} cannot be loaded: {error}") from error
-    return model, tokenizer
 
 
 def _check_attention(config: Any, name: str, max_context: int) -> None:

@@ -20,12 +20,16 @@ from trainers.screen import percent
 
 def draw_curve(folder: RunFolder, title: str) -> None:
     """Draws success over updates, the stages of the horizon behind it, held-out success with its intervals."""
-    rows, evaluations = folder.read_metrics(), folder.read_evaluations()
+    evaluations = folder.read_evaluations()
+    rows = [row for row in folder.read_metrics() if "success" in row]  # those of updates that played
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     _draw_stages(axes, rows)
-    updates = [row["update"] for row in rows]
-    axes.plot(updates, [row["success"] for row in rows], color="tab:blue", label="training items, sampled")
+    if rows:
+        updates = [row["update"] for row in rows]
+        axes.plot(
+            updates, [row["success"] for row in rows], color="tab:blue", label="training items, sampled"
+        )
     _draw_evaluations(axes, evaluations, "sampled", "tab:orange", "held-out items, sampled")
     _draw_evaluations(axes, evaluations, "greedy", "tab:green", "held-out items, greedy")
     axes.set(title=title, xlabel="update", ylabel="success rate", ylim=(-0.02, 1.02))
@@ -58,7 +62,7 @@ def _draw_evaluations(
     )
 
 
-def final_lines(folder: Path, before: Evaluation, after: Evaluation) -> list[str]:
+def final_lines(folder: Path, method: str, before: Evaluation, after: Evaluation) -> list[str]:
     """The three lines at the end of a run: what was gained, where everything is, what to do next."""
     errors = before.env_errors + after.env_errors
     apart = f"; {errors} attempts failed by the environment and are not counted" if errors else ""
@@ -67,7 +71,7 @@ def final_lines(folder: Path, before: Evaluation, after: Evaluation) -> list[str
         f"Success on {len(after.results)} held-out items: {_change(before, after, 'sampled')} sampled, "
         f"{_change(before, after, 'greedy')} greedy (95% intervals over items{apart}).",
         f"Run folder: {folder} (curve.png, metrics.jsonl, trajectories/, evaluations/, checkpoints/, policy/).",
-        f"Next, train on: {python} -m trainers @{folder / 'config.toml'} --run.folder {folder} --rl.updates {2 * after.update}",
+        f"Next, train on: {python} -m trainers @{folder / 'config.toml'} --run.folder {folder} --{method}.updates {2 * after.update}",
     ]
 
 

@@ -13,6 +13,7 @@ from trainers.checkpoint import State
 from trainers.config import RLConfig
 from trainers.learning.algorithms import make_lessons
 from trainers.learning.batch import collect_samples, minibatches, pack
+from trainers.learning.fingerprints import Fingerprints, fingerprints
 from trainers.learning.losses import adapted_kl_scale
 from trainers.learning.scoring import describe_scores, score
 from trainers.learning.update import rl_update
@@ -50,9 +51,11 @@ def learn(run: Run, episodes: Sequence[Trajectory], update: int) -> dict[str, fl
     scored = score(run.policy, samples, run.config, run.accelerator)
     lessons = make_lessons(samples, scored, config, kl_coef=kl_coef)
     run.optimizer.param_groups[0]["lr"] = learning_rate_at(config, update)
+    trained: Fingerprints = {}
     steps = []
     for chosen in minibatches(lessons, config.minibatches) * config.epochs:
         rows = pack(chosen, config.tokens_per_batch)
+        trained |= fingerprints(chosen, rows)
         share = rows[run.accelerator.process_index :: run.accelerator.num_processes]
         with run.kept_if_unsound(update, episodes, share):
             figures = rl_update(
@@ -65,6 +68,8 @@ def learn(run: Run, episodes: Sequence[Trajectory], update: int) -> dict[str, fl
                 kl_coef=kl_coef,
             )
         steps.append(figures)
+    if run.is_main:
+        run.folder.write_fingerprints(update, trained)
     known = {"learning_rate": learning_rate_at(config, update), "kl_coef": kl_coef}
     return known | describe_scores(scored, config) | _means(steps)
 

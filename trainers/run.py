@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 
 from gym_agents.errors import UsageError
 from gym_agents.horizon import HorizonLimit
@@ -24,7 +24,7 @@ from trainers.acting.health import ErrorBudget
 from trainers.acting.rollout import Job, rollout
 from trainers.acting.sampler import ItemSampler
 from trainers.acting.worlds import default_horizon, split_items, training_items
-from trainers.checkpoint import Checkpoints, State, restore
+from trainers.checkpoint import BEST, Checkpoints, State, restore
 from trainers.config import Config
 from trainers.errors import UnsoundUpdate
 from trainers.folder import RunFolder, replace_episodes
@@ -32,6 +32,8 @@ from trainers.learning.batch import Row
 from trainers.metrics import Stopwatch, TimedEngine, describe_harvest
 from trainers.models import Policy
 from trainers.screen import Screen
+
+Value = TypeVar("Value")
 
 
 @dataclass
@@ -59,6 +61,16 @@ class Run:
     def is_main(self) -> bool:
         """Whether this process is the one that writes."""
         return bool(self.accelerator.is_main_process)
+
+    def share(self, rows: list[Value]) -> list[Value]:
+        """This process's share: every n-th."""
+        return rows[self.accelerator.process_index :: self.accelerator.num_processes]
+
+    def from_main(self, make: Callable[[], Value]) -> Value:
+        """What the main process makes, on every process."""
+        [made] = broadcast_object_list([make() if self.is_main else None])
+        value: Value = made
+        return value
 
     def sampler(self) -> ItemSampler:
         """The training items, from where the run stands."""
@@ -183,8 +195,20 @@ class Run:
         if self.is_main:
             self.folder.write_trajectories(update, harvest.episodes)
             self.folder.append_metrics(row)
-        self.screen.update(row, self.config.rl.updates)
+        self.screen.update(row, self.config.updates)
         return row
+
+    def record_step(self, update: int, figures: dict[str, float]) -> None:
+        """Notes what an update did that played nothing."""
+        row = {"update": update, **figures, "seconds": self.watch.lap()}
+        if self.is_main:
+            self.folder.append_metrics(row)
+        self.screen.step(row, self.config.updates)
+
+    def evaluates_at(self, update: int) -> bool:
+        """Whether the held-out items are played after this update."""
+        every = self.config.eval.every
+        return update == self.config.updates or bool(every and update % every == 0)
 
     @contextmanager
     def kept_if_unsound(
@@ -202,9 +226,20 @@ class Run:
     def advance(self, state: State) -> None:
         """Moves on to a new state, and keeps it where a checkpoint is due."""
         self.state = state
-        every, last = self.config.run.checkpoint_every, self.config.rl.updates
-        if self.is_main and (state.update % every == 0 or state.update == last):
+        due = state.update % self.config.run.checkpoint_every == 0 or state.update == self.config.updates
+        if self.is_main and due:
             self.checkpoints.save(state, self.policy, self.optimizer, keep=self.config.run.keep_checkpoints)
         self.accelerator.wait_for_everyone()
-        if self.config.eval.every and state.update % self.config.eval.every == 0:
-            self.evaluation(state.update)
+        if self.evaluates_at(state.update):
+            self.judge(state.update)
+
+    def judge(self, update: int) -> Evaluation:
+        """Evaluates the policy as it stands, and keeps it where no evaluation before was better."""
+        evaluation = self.evaluation(update)
+        stands = update == self.state.update
+        if self.is_main and stands and self.folder.best_update() == update != self.checkpoints.best():
+            self.checkpoints.save_best(self.state, self.policy)
+            if update:
+                self.screen.say(f"The best so far on held-out items: {self.checkpoints.folder / BEST}.")
+        self.accelerator.wait_for_everyone()
+        return evaluation

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import transformers
@@ -12,25 +13,43 @@ from accelerate.utils import broadcast_object_list
 
 from gym_agents.launcher import local_server
 from gym_agents.tasks import find_spec
-from trainers import rl, sft
+from trainers import agentevol, dpo, rl, sft
 from trainers.acting.agents import make_agent
 from trainers.acting.chat import ChatLayout
+from trainers.acting.demos import expert_episodes
 from trainers.acting.engines.hf import HFEngine
 from trainers.acting.worlds import make_worlds
 from trainers.checkpoint import Checkpoints, is_complete, restore
 from trainers.config import Config, RLConfig
-from trainers.folder import RunFolder
+from trainers.folder import RunFolder, replace_episodes
 from trainers.learning.algorithms import ALGORITHMS
 from trainers.metrics import Stopwatch, TimedEngine
 from trainers.models import Policy, load_policy
 from trainers.report import draw_curve, final_lines
 from trainers.run import Run
 from trainers.screen import Screen
-from trainers.settings import ConfigError
+from trainers.settings import ConfigError, load
+
+
+class Method(NamedTuple):
+    """What `run.method` may name."""
+
+    train: Callable[[Run], None]
+    """Makes its updates, from where the run stands."""
+    needs_reference: Callable[[Config], bool]
+    """Whether it looks back at the policy that it started from."""
+
+
+METHODS = {
+    "rl": Method(rl.train, lambda config: config.rl.kl_coef > 0),
+    "sft": Method(sft.train, lambda config: False),
+    "dpo": Method(dpo.train, lambda config: True),
+    "evolve": Method(agentevol.train, lambda config: True),
+}
 
 
 def train(config: Config, folder: Path) -> None:
-    """Warm start, evaluation, RL, evaluation, report; what an earlier start has finished is not done again.
+    """Warm start, evaluation, the method, evaluation, report; what an earlier start has finished is not done again.
 
     Raises:
         ConfigError: if the folder holds another run.
@@ -39,15 +58,16 @@ def train(config: Config, folder: Path) -> None:
     run = build(config, folder)
     if not run.resume() and config.warm_start.steps:
         sft.warm_start(run)
-    if config.rl.kl_coef and run.state.update == 0:
+    method = METHODS[config.run.method]
+    if method.needs_reference(config) and run.state.update == 0:
         run.policy.freeze_reference()
-    before = run.evaluation(0)
-    rl.train(run)
-    after = run.evaluation(config.rl.updates)
+    before = run.judge(0)
+    method.train(run)
+    after = run.judge(config.updates)
     if run.is_main:
         draw_curve(run.folder, title=config.env.id)
         run.policy.save(run.folder.policy)
-    for line in final_lines(run.folder.path, before, after):
+    for line in final_lines(run.folder.path, config.run.method, before, after):
         run.screen.say(line)
     run.envs.close()
 
@@ -66,6 +86,33 @@ def evaluate(config: Config, folder: Path, checkpoint: str | None) -> None:
     run.evaluation(run.state.update)
     run.screen.say(f"Episodes: {run.folder.evaluations}")
     run.envs.close()
+
+
+def write_demonstrations(config: Config, path: Path) -> None:
+    """Has the expert play `warm_start.episodes` training episodes, and writes those that it solves into a file.
+
+    Raises:
+        NotOffered: the scenario has no expert.
+    """
+    episodes = expert_episodes(config, config.warm_start.episodes)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_episodes(path, episodes)
+    Screen().say(f"{len(episodes)} of {config.warm_start.episodes} expert episodes: {path}")
+
+
+def export(folder: Path, checkpoint: str, path: Path) -> None:
+    """Writes a run's policy as one whole model, which plain transformers can load.
+
+    Raises:
+        ConfigError: if there is no such checkpoint.
+    """
+    transformers.utils.logging.disable_progress_bar()
+    found = _checkpoint(Path(checkpoint))
+    config = load([f"@{RunFolder(folder).config}"])
+    policy = load_policy(config.policy, torch.device("cpu"), seed=config.run.seed)
+    state = restore(found, policy)
+    policy.save_whole(path)
+    Screen().say(f"The policy after {state.update} updates: {path}")
 
 
 def build(config: Config, path: Path) -> Run:

@@ -52,6 +52,14 @@ class Screen:
             f"({generating:.0%} generating), learning {seconds['learning']:.1f} s"
         )
 
+    def step(self, row: dict[str, Any], updates: int) -> None:
+        """The figures of an update that played nothing."""
+        pairs = f"  margin {row['margin']:.2f}  right {row['accuracy']:4.0%}" if "margin" in row else ""
+        self.say(
+            f"update {row['update']:>3}/{updates}  loss {row['loss']:.3f}{pairs}  tokens {row['tokens']:.0f}  "
+            f"| learning {row['seconds']['learning']:.1f} s"
+        )
+
     def evaluation(self, evaluation: Evaluation) -> None:
         """Success of an evaluation, and the attempts that the environment failed beside it."""
         errors = (

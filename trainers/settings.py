@@ -179,13 +179,17 @@ def _is_known(setting: Setting, mistakes: list[str]) -> bool:
 
 def _elsewhere(key: str) -> str:
     """Where a key that is unknown here belongs, or one that is like it."""
-    homes = {name: section for section, keys in SECTIONS.items() for name in keys}
-    if key in homes:
-        owners = " or ".join(f"[{section}]" for section, keys in SECTIONS.items() if key in keys)
-        return f" {key!r} belongs to {owners}."
-    near = near_match(key, homes)
+    known = {name for keys in SECTIONS.values() for name in keys}
+    if key in known:
+        return f" {key!r} belongs to {_owners(key)}."
+    near = near_match(key, sorted(known))
     name = near.partition("'")[2].partition("'")[0]
-    return f"{near.rstrip('?')} in [{homes[name]}]?" if near else ""
+    return f"{near.rstrip('?')} in {_owners(name)}?" if near else ""
+
+
+def _owners(key: str) -> str:
+    """The sections that have a key."""
+    return " or ".join(f"[{section}]" for section, keys in SECTIONS.items() if key in keys)
 
 
 def _has_type(setting: Setting, mistakes: list[str]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,64 @@ def test_a_save_that_breaks_off_leaves_the_one_before(
     assert [path.name for path in tmp_path.iterdir()] == ["update-0002"]
 
 
+KILLED = """
+import os, random, signal, sys, time
+from pathlib import Path
+import torch
+from trainers.checkpoint import Checkpoints, State
+from trainers.config import PolicyConfig
+from trainers.models import load_policy
+
+torch.set_num_threads(1)
+policy = load_policy(PolicyConfig(model="tiny", lora_rank=0, max_context=64), torch.device("cpu"))
+optimizer = torch.optim.AdamW(policy.trainable.values())
+checkpoints, draw = Checkpoints(Path(sys.argv[1])), random.Random(0)
+for _ in range(10):
+    child = os.fork()
+    if not child:
+        update = int(checkpoints.newest().name[7:]) if checkpoints.newest() else 0
+        while True:
+            update += 1
+            checkpoints.save(State(update=update), policy, optimizer, keep=2)
+            print(update, flush=True)
+    time.sleep(0.05 + 0.2 * draw.random())
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    newest = checkpoints.newest()
+    print("newest", newest.name[7:] if newest else 0, len(list(Path(sys.argv[1]).glob(".*.partial"))), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_of_a_save_the_newest_whole_one_is_found(tmp_path: Path) -> None:
+    """NVIDIA-NeMo/Automodel PR 3261, Lightning-AI/pytorch-lightning #688: ten times kill -9 while saving."""
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=True)
+    saved, halves = 0, 0
+    for line in done.stdout.splitlines():
+        if line.startswith("newest"):
+            newest, left = map(int, line.split()[1:])
+            assert newest in (saved, saved + 1)  # killed after the rename, before it could be said
+            saved, halves = newest, halves + left
+        else:
+            saved = int(line)
+    assert saved > 0
+    assert halves > 0
+
+
+def test_the_best_stays_until_a_better_one_replaces_it(policy: Policy, tmp_path: Path) -> None:
+    checkpoints, optimizer = Checkpoints(tmp_path), optimizer_after_a_step(policy)
+    assert checkpoints.best() is None
+    checkpoints.save_best(State(update=1), policy)
+    for update in (2, 3, 4):
+        checkpoints.save(State(update=update), policy, optimizer, keep=1)
+    assert checkpoints.best() == 1
+    assert checkpoints.newest() == tmp_path / "update-0004"
+    checkpoints.save_best(State(update=5), policy)
+    assert checkpoints.best() == 5
+    assert restore(tmp_path / "best", policy) == State(update=5)
+
+
 @pytest.mark.parametrize("damage", ["weights.safetensors", "optimizer.pt", "state.json"])
 def test_a_damaged_checkpoint_is_passed_over(damage: str, policy: Policy, tmp_path: Path) -> None:
     checkpoints, optimizer = Checkpoints(tmp_path), optimizer_after_a_step(policy)
@@ -122,9 +182,12 @@ def test_updates_that_will_be_played_again_are_forgotten(tmp_path: Path) -> None
     for update in (1, 2, 3):
         folder.append_metrics({"update": update})
         folder.write_trajectories(update, [])
+        folder.write_fingerprints(update, {})
     folder.forget_after(2)
     assert [row["update"] for row in folder.read_metrics()] == [1, 2]
     assert sorted(path.name for path in folder.trajectories.iterdir()) == [
         "update-0001.jsonl",
+        "update-0001.trained.json",
         "update-0002.jsonl",
+        "update-0002.trained.json",
     ]

@@ -19,7 +19,7 @@ from trainers import embedded
 from trainers.config import PolicyConfig
 from trainers.embedded import tiny_model, tiny_tokenizer
 from trainers.errors import PolicyError
-from trainers.models import Policy, load_policy
+from trainers.models import Policy, load_policy, load_tokenizer
 
 CPU = torch.device("cpu")
 IDS = torch.tensor([[5, 6, 7, 8]])
@@ -224,6 +224,22 @@ def test_the_reference_stays_where_rl_started(lora_rank: int) -> None:
     assert torch.equal(logits(policy), learned)
 
 
+def test_a_policy_can_return_to_its_reference() -> None:
+    policy = tiny(lora_rank=4)
+    move(policy)
+    with pytest.raises(PolicyError, match="no reference policy"):
+        policy.return_to_reference()
+    policy.freeze_reference()
+    start, parameters = logits(policy), [id(parameter) for parameter in policy.model.parameters()]
+    move(policy)
+    policy.return_to_reference()
+    assert torch.equal(logits(policy), start)
+    assert [id(parameter) for parameter in policy.model.parameters()] == parameters
+    move(policy)
+    with policy.reference() as reference:
+        assert torch.equal(reference(IDS).logits, start)
+
+
 def test_the_policy_is_back_after_a_mistake_within_its_reference() -> None:
     policy = tiny()
     policy.freeze_reference()
@@ -288,6 +304,14 @@ def test_a_saved_model_loads_with_its_tokenizer(tmp_path: Path) -> None:
         TOKENIZER("Goal: craft", add_special_tokens=False).input_ids
     )
     assert second.tokenizer.chat_template == TOKENIZER.chat_template
+
+
+def test_a_tokenizer_is_found_by_the_name_of_its_policy(tmp_path: Path) -> None:
+    tiny(lora_rank=4).save(tmp_path / "adapter")
+    for name in ("tiny", str(tmp_path / "adapter")):
+        assert load_tokenizer(name).chat_template == TOKENIZER.chat_template
+    with pytest.raises(PolicyError, match="cannot be loaded"):
+        load_tokenizer(str(tmp_path))
 
 
 # Refused, with the reason.

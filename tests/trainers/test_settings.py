@@ -98,11 +98,13 @@ group_size = "eight"
     place = source[1:]
     assert mistakes(source, "--rl.stepz", "3", "--env.id", "AgentGym/Textcraft-v0", "--rl.epochs") == [
         "--rl.epochs: needs a value",
-        f"{place}:1: unknown name 'learning_rat' at top level. Did you mean 'learning_rate' in [rl]?",
+        f"{place}:1: unknown name 'learning_rat' at top level. Did you mean 'learning_rate' in "
+        "[warm_start] or [rl] or [sft] or [dpo] or [evolve]?",
         f"{place}:4: unknown key 'lora-r' in [policy]. Did you mean 'lora_rank'?",
-        f"{place}:5: unknown key 'updates' in [policy]. 'updates' belongs to [rl].",
+        f"{place}:5: unknown key 'updates' in [policy]. 'updates' belongs to "
+        "[rl] or [sft] or [dpo] or [evolve].",
         f"{place}:12: rl.group_size is 'eight', but must be a whole number",
-        "--rl.stepz: unknown key 'stepz' in [rl]. Did you mean 'steps' in [warm_start]?",
+        "--rl.stepz: unknown key 'stepz' in [rl]. Did you mean 'steps' in [warm_start] or [evolve]?",
         f"{place}:8: horizon.every is -5, but must be at least 1",
         f"{place}:9: horizon.stages is [10, 10, 30], but the turn limits must increase",
         "--env.id: env.id is 'AgentGym/Textcraft-v0': Environment `Textcraft` doesn't exist in namespace "

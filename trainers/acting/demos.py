@@ -15,7 +15,9 @@ from gym_agents.vector import Event
 from trainers.acting.agents import Agent, Prompt
 from trainers.acting.chat import ChatLayout
 from trainers.acting.engines.base import Completion
-from trainers.acting.sampler import Draw
+from trainers.acting.sampler import Draw, ItemSampler
+from trainers.acting.worlds import make_worlds, training_items
+from trainers.config import Config
 
 MAX_TURNS = 200
 """An expert that needs more is no example to follow."""
@@ -66,6 +68,20 @@ def play_expert(envs: HorizonLimit, draws: Sequence[Draw]) -> list[Trajectory]:
     if refusals and not solved:
         raise refusals[-1]
     return [solved[number] for number in sorted(solved)]
+
+
+def expert_episodes(config: Config, count: int) -> list[Trajectory]:
+    """The expert's episodes of so many draws of training items, from a server of its own.
+
+    Raises:
+        NotOffered: the scenario has no expert.
+    """
+    envs = make_worlds(config.env, expert=True)
+    try:
+        sampler = ItemSampler(training_items(envs, config.env), config.run.seed)
+        return play_expert(envs, sampler.next(count))
+    finally:
+        envs.close()
 
 
 def _play_on(envs: HorizonLimit, index: int, attempt: _Attempt, refusals: list[NotOffered]) -> bool:

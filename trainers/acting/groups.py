@@ -42,15 +42,18 @@ def harvest(play: Callable[[list[Job]], list[Trajectory]], sampler: ItemSampler,
 
     All of it is a function of the sampler's state and of what `play` returns, which keeps the order of its jobs.
     """
-    result = Harvest(_play(play, sampler.next(config.groups), config.group_size))
+    result = Harvest(play_groups(play, sampler.next(config.groups), config.group_size))
     spare = config.refill_groups
     while missing := min(spare, config.groups - len(result.telling)):
-        result.groups.extend(_play(play, sampler.next(missing), config.group_size))
+        result.groups.extend(play_groups(play, sampler.next(missing), config.group_size))
         spare -= missing
     return result
 
 
-def _play(play: Callable[[list[Job]], list[Trajectory]], draws: Sequence[Draw], size: int) -> list[Group]:
+def play_groups(
+    play: Callable[[list[Job]], list[Trajectory]], draws: Sequence[Draw], size: int
+) -> list[Group]:
+    """Plays `size` episodes of each draw's item, as members of one group."""
     episodes = play(
         [
             Job(item=draw.item, seed=draw.seed, group=draw.number, member=member, split="train")

@@ -10,6 +10,7 @@ Each token sees its own sample, the prompt of that sample and the stem, up to it
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain, pairwise
@@ -347,3 +348,15 @@ def minibatches(lessons: Sequence[Lesson], count: int) -> list[list[Lesson]]:
     members = list(groups.values())
     bounds = [-(-len(members) * step // count) for step in range(count + 1)]
     return [[*chain.from_iterable(members[low:high])] for low, high in pairwise(bounds)]
+
+
+def pack_pair(better: Sequence[Sample], worse: Sequence[Sample]) -> Row:
+    """Both sides of a pair in one row, what they begin with in common once.
+
+    `advantages` tells the sides apart: 1 on the better one's tokens, -1 on the worse one's. The weights sum to 1, so
+    that every pair of an update weighs the same.
+    """
+    sides = [(sample, 1.0) for sample in better] + [(sample, -1.0) for sample in worse]
+    weight = 1 / sum(sum(sample.action_mask) for sample, _ in sides)
+    [row] = pack([Lesson(sample, torch.tensor(side), weight=weight) for sample, side in sides], sys.maxsize)
+    return row

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 def policy_loss(
@@ -117,3 +118,22 @@ def adapted_kl_scale(scale: float, kl: float, target: float) -> float:
 def sft_loss(logprobs: Tensor, weights: Tensor) -> Tensor:
     """Weighted negative log-likelihood of tokens to imitate: both [A], scalar out."""
     return -(weights * logprobs).sum()
+
+
+def preference(logprobs: Tensor, reference_logprobs: Tensor, sides: Tensor) -> Tensor:
+    """How much likelier than under the reference a pair's better side has become, less the same of its worse side.
+
+    Args:
+        logprobs: of all tokens that the agent sampled in both episodes [A].
+        reference_logprobs: the same under the reference [A].
+        sides: 1 on the better side's tokens and -1 on the worse one's [A].
+
+    Returns:
+        The difference of the two log-ratios, each summed over its tokens: scalar.
+    """
+    return (sides * (logprobs - reference_logprobs)).sum()
+
+
+def dpo_loss(margin: Tensor) -> Tensor:
+    """`-log sigmoid(margin)` of one pair, its margin being beta times `preference` (eq. 7 of arXiv:2305.18290)."""
+    return -functional.logsigmoid(margin)

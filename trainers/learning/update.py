@@ -17,7 +17,16 @@ from trainers.critic import last_states
 from trainers.errors import ExplodingGradient, NonFiniteUpdate
 from trainers.learning.batch import Row
 from trainers.learning.logprobs import reference_logprobs, token_logprobs
-from trainers.learning.losses import KL_ESTIMATORS, clip_fraction, kl_k3, policy_loss, sft_loss, value_loss
+from trainers.learning.losses import (
+    KL_ESTIMATORS,
+    clip_fraction,
+    dpo_loss,
+    kl_k3,
+    policy_loss,
+    preference,
+    sft_loss,
+    value_loss,
+)
 from trainers.models import Policy
 
 
@@ -154,6 +163,55 @@ class _SFTLoss:
     def __call__(self, row: Row) -> dict[str, Tensor]:
         logprobs, _ = token_logprobs(self.policy.model, row)
         return {"loss": sft_loss(logprobs, row.weights)}
+
+
+def dpo_update(
+    policy: Policy,
+    optimizer: Optimizer,
+    rows: Sequence[Row],
+    *,
+    accelerator: Accelerator,
+    config: RLConfig,
+    beta: float,
+) -> dict[str, float]:
+    """One step down the mean of `dpo_loss` over the pairs of all processes.
+
+    Args:
+        policy: what learns, with its frozen reference.
+        optimizer: over `policy.trainable`.
+        rows: this process's share of the pairs, from `pack_pair`.
+        accelerator: sums gradients over processes.
+        config: only the largest norms of the gradient are used.
+        beta: how strongly the policy is held to the reference.
+
+    Returns:
+        loss; margin, beta times `preference`; accuracy, the share of pairs where that is above 0; grad_norm before
+        clipping; tokens; skipped.
+
+    Raises:
+        UnsoundUpdate: as for `rl_update`.
+        PolicyError: the policy has no reference.
+    """
+    return _step(policy, optimizer, rows, _DPOLoss(policy, beta), accelerator, config)
+
+
+@dataclass(frozen=True)
+class _DPOLoss:
+    """The loss of a pair, which is a row whose `advantages` tell its sides apart."""
+
+    policy: Policy
+    beta: float
+    means: tuple[str, ...] = ("loss", "margin", "accuracy")
+
+    def pulls(self, row: Row) -> bool:
+        return True
+
+    def __call__(self, row: Row) -> dict[str, Tensor]:
+        reference = reference_logprobs(self.policy, row, 1.0)
+        logprobs, _ = token_logprobs(self.policy.model, row)
+        share = row.weights.sum()
+        margin = self.beta * preference(logprobs, reference, row.advantages)
+        return {"loss": share * dpo_loss(margin), "margin": share * margin, "accuracy": share * (margin > 0)}
 
 
 def _step(
