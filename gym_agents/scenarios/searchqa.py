@@ -53,7 +53,6 @@ class Answer:
         return f"<answer>{self.text}</answer>"
 
 
-_MOVES = {"search": Search, "answer": Answer}
 _TAG = re.compile(r"<(/?)(search|answer)>", re.IGNORECASE)
 _MOVE = re.compile(r"<(search|answer)>(.*)</\1>", re.IGNORECASE | re.DOTALL)
 _ASIDE = re.compile(
@@ -78,7 +77,7 @@ def read_move(line: str) -> Search | Answer | Invalid:
         return Invalid(f"The tag <{name}> is empty.")
     if len(text) > MAX_CHARS:
         return Invalid(f"The tag <{name}> holds at most {MAX_CHARS} characters.")
-    return _MOVES[name](text)
+    return Search(text) if name == "search" else Answer(text)
 
 
 def read_tag(reply: str) -> Command | Invalid:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import bm25s
 import numpy as np
 import Stemmer
+from bm25s.stopwords import STOPWORDS_EN
 
 from servers.searchqa.passages import Passage, PassageStore
 from servers.searchqa.retrieval import Retriever
@@ -17,15 +19,15 @@ from servers.searchqa.retrieval import Retriever
 KIND = "bm25"
 TITLE_WEIGHT = 3
 """A word of the title counts like so many of the text, so that an article is found by its name."""
+_WORD = re.compile(r"\w\w+")
+_STOP = frozenset(STOPWORDS_EN)
 INSTANT = 50_000
 """Up to so many passages a search is over in a millisecond or less."""
 
 
-def tokens(texts: list[str], stemmer: Any) -> list[list[str]]:
-    """The stemmed words of each text, without English stop words."""
-    found: list[list[str]] = bm25s.tokenize(
-        texts, stopwords="english", stemmer=stemmer, return_ids=False, show_progress=False
-    )
+def words(text: str, stemmer: Any) -> list[str]:
+    """The stemmed words of a text, without one-letter words and English stop words."""
+    found: list[str] = stemmer.stemWords([word for word in _WORD.findall(text.lower()) if word not in _STOP])
     return found
 
 
@@ -43,8 +45,7 @@ class BM25(Retriever):
     def search(self, query: str, k: int) -> list[Passage]:
         """The best passages by their scores."""
         with self._stemming:  # a stemmer is not to be used by two threads at once
-            words = tokens([query], self._stemmer)[0]
-        ids = self._index.get_tokens_ids(words)
+            ids = self._index.get_tokens_ids(words(query, self._stemmer))
         if not ids:
             return []
         return [self._passages[int(number)] for number in _best(self._index.get_scores_from_ids(ids), k)]
@@ -62,21 +63,17 @@ def _best(scores: Any, k: int) -> Any:
 # Building.
 
 
-def words_of(passage: Passage) -> str:
-    """What of a passage is indexed."""
-    return " ".join((*(passage.title,) * TITLE_WEIGHT, passage.text))
-
-
-def write_terms(path: Path, texts: list[str]) -> None:
+def write_terms(path: Path, passages: Sequence[Passage]) -> None:
     """Writes the words of a shard: its vocabulary, all words by their place in it, and each text's number of words."""
-    words = tokens(texts, Stemmer.Stemmer("english"))
-    vocabulary = {word: place for place, word in enumerate(dict.fromkeys(w for text in words for w in text))}
+    stemmer = Stemmer.Stemmer("english")
+    texts = [words(" ".join((*(p.title,) * TITLE_WEIGHT, p.text)), stemmer) for p in passages]
+    vocabulary = {word: place for place, word in enumerate(dict.fromkeys(w for text in texts for w in text))}
     aside = path.with_suffix(".partial.npz")
     np.savez(
         aside,
         vocabulary=np.array(list(vocabulary), np.str_),
-        ids=np.array([vocabulary[word] for text in words for word in text], np.int32),
-        lengths=np.array([len(text) for text in words], np.int32),
+        ids=np.array([vocabulary[word] for text in texts for word in text], np.int32),
+        lengths=np.array([len(text) for text in texts], np.int32),
     )
     aside.rename(path)
 

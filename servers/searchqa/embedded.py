@@ -1,4 +1,7 @@
-"""The embedded corpus made ready: its index and the questions generated from it, once for each user."""
+"""The embedded corpus made ready: its index and the questions generated from it, once for each user.
+
+`python -m servers.searchqa.embedded` does it beforehand; the first server would do it otherwise.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import random
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import bm25s
@@ -160,3 +163,7 @@ def _is_found(question: Question, retriever: Retriever) -> bool:
     texts = (normalize(f"{title} {shown[title].text}") for title in question.titles if title in shown)
     met = all(title in shown for title in question.titles)
     return met and any(normalize(question.answers[0]) in text for text in texts)
+
+
+if __name__ == "__main__":
+    embedded_index()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from servers.searchqa.corpora import Summary
@@ -26,6 +26,10 @@ class Fact:
     """What the relation's wording needs besides: `Nobel Prize in Physics`."""
     source: str | None = None
     """The article that says it, where that is not the subject's own."""
+
+
+Reader = Callable[[Summary, Names], Iterator[Fact]]
+"""Reads the facts of one kind from an article."""
 
 
 class FactBase:
@@ -72,19 +76,19 @@ def _capitals(facts: list[Fact], names: Names) -> Iterator[Fact]:
 
 
 def _read(summary: Summary, names: Names) -> Iterator[Fact]:
-    if summary.title in names.people:
-        readers = (_life, _nationality, _prize, _reign)
-    elif summary.title in names.works:
-        readers = (_work,)
-    else:
-        readers = (_place, _capital, _element, _taxon, _constellation)
-    for reader in readers:
+    for reader in _readers(summary, names):
         yield from reader(summary, names)
+
+
+def _readers(summary: Summary, names: Names) -> tuple[Reader, ...]:
+    if summary.title in names.people:
+        return _life, _nationality, _prize, _reign
+    return (_work,) if summary.title in names.works else (_place, _capital, _element, _taxon, _constellation)
 
 
 # People.
 
-_YEARS = re.compile(r"\((?:(\d{3,4})[–-](\d{3,4})|born (\d{4}))\)$")
+_YEARS = re.compile(r"\((?:(\d{3,4})[\u2013-](\d{3,4})|born (\d{4}))\)$")
 _NATURE = re.compile(r"([A-Z][a-z]+(?:ian|ean|can|ish|ese|ch|eek|man|wiss|utch|sian|zech)) [a-z][a-z ,]*\(")
 _PRIZE = re.compile(
     r"(?:won|awarded|received|recipient of) the (?:(\d{4}) )?(Nobel Prize in [A-Z][a-z]+)(?: in (\d{4}))?"

@@ -85,7 +85,7 @@ def build(
         path = partial / (f"terms-{shard:05}.npz" if kind == "bm25" else f"vectors-{shard:05}.npy")
         if not offsets_file(partial, shard).exists():
             if kind == "bm25":
-                bm25.write_terms(path, [bm25.words_of(passage) for passage in batch])
+                bm25.write_terms(path, batch)
             else:
                 dense.write_vectors(path, batch, encode or dense.E5())
             write_shard(partial, shard, batch)

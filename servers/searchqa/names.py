@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from servers.searchqa.corpora import Summary
 
 _DISAMBIGUATION = re.compile(r" \([^()]*\)$")
-_LIFE = re.compile(r"\((?:\d{3,4}[–-]\d{3,4}|born \d{4})\)$")
+_LIFE = re.compile(r"\((?:\d{3,4}[\u2013-]\d{3,4}|born \d{4})\)$")
 _GROUP = re.compile(
     r"\b(?:team|dynasty|group|band|family|brothers|duo|empire|kingdom|state|war|sisters)\b", re.IGNORECASE
 )
@@ -26,6 +26,7 @@ _PLACE = re.compile(
     r"\b(?:city|town|capital|state|province|region|country|territory|municipality|prefecture|republic|island)\b",
     re.IGNORECASE,
 )
+_WORD = re.compile(r"\w+")
 _SENTENCE = re.compile(r"(?<=[a-z0-9)\"])[.] +(?=[A-Z])")
 _WITHIN = frozenset({"England", "Scotland", "Wales", "Northern Ireland"})
 """Countries of a country: what lies there lies in two."""
@@ -86,11 +87,24 @@ class Names:
         self.places = frozenset(
             t for t, s in self.summaries.items() if _PLACE.search(s.description) and t not in self.people
         )
+        self._with_word: defaultdict[str, list[str]] = defaultdict(list)
+        for title, summary in self.summaries.items():
+            for word in set(_WORD.findall(summary.passage.text)):
+                self._with_word[word].append(title)
         self._surnames = Counter(title.split()[-1] for title in self.people)
 
     def display(self, title: str) -> str:
         """The name without what only tells articles apart."""
         return bare(title)
+
+    def telling_of(self, names: Iterable[str]) -> Iterator[str]:
+        """The articles that contain all of these names or numbers."""
+        names = set(names)
+        words = {word for name in names for word in _WORD.findall(name)}
+        rarest = min(words, key=lambda word: len(self._with_word[word]))
+        for title in self._with_word[rarest]:
+            if all(name in self.summaries[title].passage.text for name in names):
+                yield title
 
     def is_clear(self, title: str) -> bool:
         """Whether a question can name it: by a name that no other article has, and that a sentence can hold."""
@@ -106,7 +120,10 @@ class Names:
             return f"the {rank} {name}"
         if "chemical element" in summary.description.lower():
             return name.lower()
-        with_article = re.match(rf"The (?:[A-Z][\w-]* ){{0,2}}{re.escape(name)}\b", summary.extract)
+        before = summary.extract.partition(name)[0].split()
+        with_article = (
+            before[:1] == ["The"] and len(before) <= 3 and all(word[0].isupper() for word in before)
+        )
         return f"the {name}" if with_article and not name.startswith("The ") else name
 
     def occupation(self, title: str) -> str | None:

@@ -113,7 +113,7 @@ class Remote(Retriever):
         try:
             async for attempt in tenacity.AsyncRetrying(
                 retry=tenacity.retry_if_exception_type((_Overloaded, aiohttp.ClientConnectionError)),
-                stop=tenacity.stop_after_delay(self._deadline),
+                stop=tenacity.stop_before_delay(self._deadline),
                 wait=_backoff,
                 reraise=True,
             ):

@@ -8,10 +8,10 @@ from __future__ import annotations
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from servers.searchqa.facts import Fact, FactBase
-from servers.searchqa.names import sentences
+from servers.searchqa.names import Names, sentences
 from servers.searchqa.phrases import CREATORS, RELATIONS, ask, phrase
 from servers.searchqa.questions import Question
 
@@ -89,24 +89,25 @@ _VAGUE = re.compile(
     r"|one of the|many|several|another|today|greatest|most influential|most important)\b",
     re.IGNORECASE,
 )
-_ANCHOR = re.compile(r"\d{4}|[A-Z][\w'’-]+(?: (?:of |the )*[A-Z][\w'’-]+)*")
-_NATURE = re.compile(r"([A-Z][\w'-]*(?: [\w',-]+)*) \((?:\d{3,4}[–-]\d{3,4}|born \d{4})\)")
+_ANCHOR = re.compile(r"\d{4}|[A-Z][\w'-]+(?: (?:of |the )*[A-Z][\w'-]+)*")
+_NATURE = re.compile(r"([A-Z][\w'-]*(?: [\w',-]+)*) \((?:\d{3,4}[\u2013-]\d{3,4}|born \d{4})\)")
 
 
 def clues(base: FactBase) -> Iterator[Question]:
     """Which person did something that the corpus tells of nobody else."""
-    texts = {title: summary.passage.text for title, summary in base.names.summaries.items()}
     for title in (fact.title for fact in base.with_relation("birth year")):
         summary = base.names.summaries[title]
         nature = _NATURE.fullmatch(summary.description)
-        told = (_clue(sentence, title, texts) for sentence in sentences(summary.extract)) if nature else ()
+        told = (
+            (_clue(sentence, title, base.names) for sentence in sentences(summary.extract)) if nature else ()
+        )
         clue = next(filter(None, told), None)
         if nature and clue:
             text = f"Which {nature[1]} {clue}?"
             yield Question("TriviaQA", text, base.names.aliases(title), (title,), (text,))
 
 
-def _clue(sentence: str, title: str, texts: Mapping[str, str]) -> str | None:
+def _clue(sentence: str, title: str, names: Names) -> str | None:
     """The sentence as a clue to its subject, if it is one to nobody else."""
     match = _CLUE.fullmatch(sentence)
     if match and (
@@ -120,8 +121,7 @@ def _clue(sentence: str, title: str, texts: Mapping[str, str]) -> str | None:
     if _VAGUE.search(clue) or any(name in clue for name in title.split() if len(name) > 2):
         return None
     anchors = set(_ANCHOR.findall(clue))
-    others = (other for other, text in texts.items() if all(anchor in text for anchor in anchors))
-    return clue if anchors and all(other == title for other in others) else None
+    return clue if anchors and set(names.telling_of(anchors)) == {title} else None
 
 
 # PopQA: one relation between two entities.
@@ -143,7 +143,7 @@ def bridges_and_comparisons(base: FactBase) -> Iterator[Question]:
     for first, second in _pairs(people, lambda fact: base.names.occupation(fact.title)):
         text = f"Who was born first, {base.names.display(first.title)} or {base.names.display(second.title)}?"
         yield _comparison(text, first, second, base)
-    works = [fact for fact in _clear(base.with_relation("appeared"), base)]
+    works = list(_clear(base.with_relation("appeared"), base))
     for first, second in _pairs(works, lambda fact: fact.detail):
         text = f"Which was {first.detail} first, {base.names.naming(first.title)} or {base.names.naming(second.title)}?"
         yield _comparison(text, first, second, base)
