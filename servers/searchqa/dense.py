@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,31 +34,21 @@ class E5(Encoder):
     """
 
     def __init__(self, model: str = MODEL) -> None:
-        try:
-            from sentence_transformers import SentenceTransformer
-        except ModuleNotFoundError as error:
-            raise missing(error) from error
-        self._model = SentenceTransformer(model)
+        self._model = _imported("sentence_transformers").SentenceTransformer(model)
 
     def __call__(self, texts: Sequence[str]) -> Any:
         """The vectors of texts that already begin with `query: ` or `passage: `."""
         return self._model.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
 
 
-def missing(error: ModuleNotFoundError) -> BackendMissing:
-    """What to install."""
-    return BackendMissing(
-        f"Dense retrieval needs the package {error.name!r}, which is not installed: "
-        "pip install 'gym-agents[searchqa-dense]'."
-    )
-
-
-def _faiss() -> Any:
+def _imported(name: str) -> Any:
     try:
-        import faiss
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise missing(error) from error
-    return faiss
+        raise BackendMissing(
+            f"Dense retrieval needs the package {error.name!r}, which is not installed: "
+            "pip install 'gym-agents[searchqa-dense]'."
+        ) from error
 
 
 class Dense(Retriever):
@@ -69,7 +60,7 @@ class Dense(Retriever):
     """
 
     def __init__(self, folder: Path, encode: Encoder | None = None) -> None:
-        faiss = _faiss()
+        faiss = _imported("faiss")
         self._index = faiss.read_index(str(folder / _INDEX), faiss.IO_FLAG_MMAP)
         self._passages = PassageStore(folder)
         self._encode = encode or E5()
@@ -97,7 +88,7 @@ def write_vectors(path: Path, passages: Sequence[Passage], encode: Encoder) -> N
 
 def write_index(folder: Path, shards: Sequence[Path]) -> None:
     """Writes the index of the shards that `write_vectors` wrote."""
-    faiss = _faiss()
+    faiss = _imported("faiss")
     index = None
     for path in shards:
         vectors = np.load(path)

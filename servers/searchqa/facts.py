@@ -107,7 +107,8 @@ def _life(summary: Summary, names: Names) -> Iterator[Fact]:
 
 def _nationality(summary: Summary, names: Names) -> Iterator[Fact]:
     match = _NATURE.match(summary.description)
-    if match and "born" not in summary.description:
+    agreed = match is not None and f" {match[1]} " in summary.extract[:200]  # not English here, British there
+    if match and agreed and "born" not in summary.description:
         yield Fact(summary.title, "nationality", match[1])
 
 

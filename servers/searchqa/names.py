@@ -47,8 +47,8 @@ KINDS = {
     "film": Kind("director", "released"),
     "painting": Kind("painter", ""),
     "sculpture": Kind("sculptor", ""),
-    **dict.fromkeys(("opera", "ballet", "musical", "symphony", "oratorio"), Kind("composer", "")),
-    **dict.fromkeys(("album", "single", "song"), Kind("performer", "released")),
+    **dict.fromkeys(("opera", "ballet", "musical", "oratorio"), Kind("composer", "")),
+    **dict.fromkeys(("album", "single"), Kind("performer", "released")),
 }
 
 
@@ -114,7 +114,10 @@ class Names:
     def naming(self, title: str) -> str:
         """The name as a question has it: `the novel Dune`, `the Netherlands`, `barium`."""
         summary, name = self.summaries[title], bare(title)
-        if title in self.works and self.works[title].kind != "painting":  # its painter painted it
+        if title in self.works and self.works[title].kind not in (
+            "painting",
+            "sculpture",
+        ):  # their makers tell
             return f"the {self.works[title].kind} {name}"
         if rank := self.rank(title):
             return f"the {rank} {name}"
@@ -134,11 +137,8 @@ class Names:
     def rank(self, title: str) -> str | None:
         """`genus` or `family`, for a scientific name."""
         summary, name = self.summaries[title], bare(title)
-        if (
-            summary.description.startswith("Genus of")
-            and f"{name} is a" in summary.extract
-            and " " not in name
-        ):
+        starts = summary.description.startswith("Genus of") and summary.extract.startswith(name)
+        if starts and " " not in name:
             return "genus"
         return "family" if name.endswith(("idae", "aceae")) else None
 
@@ -160,9 +160,9 @@ class Names:
         """All names by which the subject of an article may be called, the shown one first."""
         shown = bare(title)
         if title not in self.people:
-            return (shown,)
+            return (shown, *(short for short, country in _ELSE.items() if country == title))
         first = re.match(r"([A-Z][^,(]*?) (?:is|was) ", self.summaries[title].extract)
-        full = first[1].strip() if first and len(first[1].split()) <= 6 else shown
+        full = first[1].strip() if first and len(first[1].split()) <= 6 and " or " not in first[1] else shown
         short = re.split(r", | of | the ", shown)[0]
         *given, surname = shown.split()
         own = (
@@ -170,6 +170,7 @@ class Names:
             and all(name[:1].isupper() for name in given)
             and self._surnames[surname] == 1
             and len(surname) > 3
+            and given[-1] not in ("Du", "De", "Le", "La", "Van", "Von")
         )
         return tuple(dict.fromkeys((shown, full, short, *((surname,) if own and short == shown else ()))))
 

@@ -48,13 +48,16 @@ def _query(fact: Fact, base: FactBase) -> str:
 
 
 def _chain(task: str, facts: list[Fact], base: FactBase) -> Iterator[Question]:
-    """The question that leads from the first fact's subject to the last fact's value, unless it gives that away."""
+    """The question that leads from the first fact's subject to the last fact's value, over an article for each fact.
+
+    There is none where the question would give its answer away, or one article would do.
+    """
     subject = base.names.naming(facts[0].title)
     for fact in facts[:-1]:
         subject = phrase(fact, subject)
-    text, answers = ask(facts[-1], subject), answers_of(facts[-1], base)
-    if answers[0] not in text:
-        yield _question(task, text, answers, facts, base)
+    question = _question(task, ask(facts[-1], subject), answers_of(facts[-1], base), facts, base)
+    if question.answers[0] not in question.text and len(set(question.titles)) == len(facts):
+        yield question
 
 
 def _direct(task: str, asked: tuple[str, ...], base: FactBase) -> Iterator[Question]:
@@ -85,7 +88,7 @@ _VERBS = (
 _CLUE = re.compile(rf"(?:[^;:()]{{2,120}},? who|[^;:(), ]+) ((?:{_VERBS}) [^;:()]{{20,170}})[.]")
 _KNOWN = re.compile(r"[^;:()]{5,150}[ ,](?:best|primarily|mainly) known for ([^;:()]{10,170})[.]")
 _VAGUE = re.compile(
-    r"\b(?:however|they|their|this|these|those|such|latter|former|there|then|considered|regarded|widely"
+    r"[.] (?:he|she)\b|\b(?:however|they|their|this|these|those|such|latter|former|there|then|considered|regarded|widely"
     r"|one of the|many|several|another|today|greatest|most influential|most important)\b",
     re.IGNORECASE,
 )
@@ -118,10 +121,10 @@ def _clue(sentence: str, title: str, names: Names) -> str | None:
         clue = f"is best known for {match[1]}"
     else:
         return None
-    if _VAGUE.search(clue) or any(name in clue for name in title.split() if len(name) > 2):
+    if _VAGUE.search(clue) or any(name[:5] in clue for name in re.split(r"[ -]", title) if len(name) > 2):
         return None
     anchors = set(_ANCHOR.findall(clue))
-    return clue if anchors and set(names.telling_of(anchors)) == {title} else None
+    return clue if len(anchors) > 1 and set(names.telling_of(anchors)) == {title} else None
 
 
 # PopQA: one relation between two entities.
