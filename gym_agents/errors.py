@@ -186,6 +186,13 @@ class WorldFailure(EnvironmentFailure):
     code = "world_failure"
 
 
+class RetrieverFailure(WorldFailure):
+    """The search behind the world is down, overloaded, late, or answered in a form that it does not have."""
+
+    code = "retriever_failure"
+    status = 502
+
+
 class ReplayMismatch(EnvironmentFailure):
     """A lost session was replayed and an observation differed from the one seen before."""
 

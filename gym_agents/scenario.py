@@ -57,6 +57,8 @@ class Scenario:
     """How a reply is reduced to its command line; `None` is the rule of `read_react`."""
     draws: bool = False
     """True where its worlds draw a picture of their state (`render_mode="rgb_array"`)."""
+    write: Callable[[str], str] | None = None
+    """The shortest reply that `read` reduces to a command; `None` is an `Action:` line."""
     max_observation_chars: int = 8_000
     """Longer observations are cut there, with a mark in the text."""
 
@@ -68,6 +70,10 @@ class Scenario:
         """The command in `reply` by the scenario's grammar, or why there is none."""
         line = Command(reply.strip()) if options.grammar == "bare" else (self.read or read_react)(reply)
         return line if isinstance(line, Invalid) else self.command(line.text, options)
+
+    def reply(self, command: str, options: Options) -> str:
+        """The shortest reply that gives the command: what `parse` reads back."""
+        return command if options.grammar == "bare" else (self.write or write_react)(command)
 
     def cut(self, observation: str) -> str:
         """The observation, cut at the stated limit."""
@@ -102,6 +108,15 @@ def read_react(reply: str) -> Command | Invalid:
         return Invalid(f'Your reply holds {found}. Give exactly one line that starts with "Action:".')
     command = matches[0].strip() or _next_line(text)
     return Command(command) if command else Invalid('The line "Action:" is empty. Write a command after it.')
+
+
+def write_react(command: str) -> str:
+    """The reply that holds the command and no thought.
+
+    >>> write_react("inventory")
+    'Action: inventory'
+    """
+    return f"Action: {command}"
 
 
 def _next_line(text: str) -> str:

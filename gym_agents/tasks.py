@@ -65,7 +65,7 @@ SCENARIOS: tuple[ScenarioRow, ...] = (
         horizon=5,
         scenario="gym_agents.scenarios.searchqa:SCENARIO",
         world="servers.searchqa.world:SearchQAWorld",
-        built=False,
+        built=True,
         tasks=(
             Task("NQ", ("nq",), 50),
             Task("TriviaQA", ("triviaqa",), 50),

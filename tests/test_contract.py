@@ -57,6 +57,8 @@ def test_observations_stay_inside_the_declared_space(id: str) -> None:
         "Action: turn left",
         "nonsense",
         "Action: get 1 stick",
+        "<search>capital of Norway</search>",
+        "<answer>Oslo</answer>",
     ]
     for seed in range(12):
         observation, info = env.reset(seed=seed)
@@ -130,7 +132,7 @@ for id in sys.argv[1:]:
     for seed in (0, 3):
         observation, info = env.reset(seed=seed, options={"split": "eval"})
         print(id, seed, info, repr(observation))
-        for reply in ("Action: inventory", "Action: move forward", "Action: turn right", "hm", "Action: get 2 stick"):
+        for reply in ("Action: inventory", "Action: move forward", "Action: turn right", "hm", "Action: get 2 stick", "<search>river</search>"):
             print(env.step(reply))
     env.close()
 """
@@ -151,7 +153,7 @@ def test_the_same_transcript_in_two_processes_with_different_hash_seeds() -> Non
         for seed in ("1", "2")
     ]
     assert transcripts[0] == transcripts[1]
-    assert transcripts[0].count("\n") == len(BUILT) * 2 * 6
+    assert transcripts[0].count("\n") == len(BUILT) * 2 * 7
 
 
 def test_a_vectors_spec_reports_the_limit_now_in_force() -> None:

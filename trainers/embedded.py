@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -22,6 +21,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from gym_agents.cache import cache_folder
 from trainers.errors import PolicyError
 
 EMBEDDED = ("smollm2", "tiny")
@@ -46,7 +46,7 @@ def smollm2_folder() -> Path:
     Raises:
         PolicyError: the package is not installed, or another process holds the conversion for too long.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "agentgym"
+    cache = cache_folder()
     weights = _package_weights()
     folder = cache / f"smollm2-{importlib.metadata.version(_PACKAGE)}-float32"
     if not folder.is_dir():

@@ -68,7 +68,7 @@ def final_lines(folder: Path, method: str, before: Evaluation, after: Evaluation
     apart = f"; {errors} attempts failed by the environment and are not counted" if errors else ""
     python = os.path.relpath(sys.executable)
     return [
-        f"Success on {len(after.results)} held-out items: {_change(before, after, 'sampled')} sampled, "
+        f"Success on {len(after.results)} held-out items of {after.numbering}: {_change(before, after, 'sampled')} sampled, "
         f"{_change(before, after, 'greedy')} greedy (95% intervals over items{apart}).",
         f"Run folder: {folder} (curve.png, metrics.jsonl, trajectories/, evaluations/, checkpoints/, policy/).",
         f"Next, train on: {python} -m trainers @{folder / 'config.toml'} --run.folder {folder} --{method}.updates {2 * after.update}",

@@ -158,7 +158,8 @@ class Run:
         config = self.config.eval
         horizon = config.horizon or default_horizon(self.config.env)
         items = split_items(self.envs, config.tasks, "eval")[: config.limit or None]
-        self.screen.say(f"Evaluating {len(items)} held-out items, at most {horizon} turns each.")
+        what = f"{len(items)} held-out items of {self.envs.numbering}"
+        self.screen.say(f"Evaluating {what}, at most {horizon} turns each.")
         evaluation, episodes = evaluate(
             partial(self.play, horizon=horizon),
             items,

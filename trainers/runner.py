@@ -65,7 +65,7 @@ def train(config: Config, folder: Path) -> None:
     method.train(run)
     after = run.judge(config.updates)
     if run.is_main:
-        draw_curve(run.folder, title=config.env.id)
+        draw_curve(run.folder, title=f"{config.env.id}, items of {after.numbering}")
         run.policy.save(run.folder.policy)
     for line in final_lines(run.folder.path, config.run.method, before, after):
         run.screen.say(line)

@@ -78,7 +78,7 @@ def test_a_run_leaves_its_files_and_says_three_things_at_the_end(tmp_path: Path)
     assert [(episode.horizon, episode.update) for episode in episodes] == [(3, 2)] * 4
     assert all(len(turn.generations) == 1 for episode in episodes for turn in episode.turns)
     results, where, following = done.stdout.splitlines()[-3:]
-    assert results.startswith("Success on 2 held-out items: 0.0% [0.0, 0.0] -> 0.0%")
+    assert results.startswith("Success on 2 held-out items of textcraft-sorted: 0.0% [0.0, 0.0] -> 0.0%")
     assert str(folder) in where
     assert "--rl.updates 4" in following
 

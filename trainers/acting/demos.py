@@ -87,7 +87,7 @@ def expert_episodes(config: Config, count: int) -> list[Trajectory]:
 def _play_on(envs: HorizonLimit, index: int, attempt: _Attempt, refusals: list[NotOffered]) -> bool:
     """Sends the expert's next command; `False` where it has none."""
     try:
-        attempt.reply = f"Action: {envs.expert(index)}"
+        attempt.reply = envs.scenario.reply(envs.expert(index), envs.connection.options)
     except NotOffered as refusal:
         refusals.append(refusal)
         return False

@@ -42,6 +42,11 @@ class Evaluation(msgspec.Struct, frozen=True):
         return {item: sum(done) / len(done) for item, done in attempts.items() if done}
 
     @property
+    def numbering(self) -> str:
+        """Whose items they are: the name of their numbering."""
+        return self.results[0].item_id.rpartition("_")[0]
+
+    @property
     def env_errors(self) -> int:
         return sum(result.env_errors for result in self.results)
 

@@ -1,0 +1,1 @@
+"""SearchQA: questions to be answered by searching a corpus."""
