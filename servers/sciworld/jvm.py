@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import subprocess
+import tempfile
 from collections.abc import Iterator
 
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
@@ -43,6 +44,7 @@ class Jvm:
 
     def __init__(self, heap: int) -> None:
         _silence_py4j()
+        self._folder = tempfile.TemporaryDirectory(prefix="sciworld-")  # the simulator writes a file where it runs
         try:
             self._port, self._token, self._process = launch_gateway(
                 javaopts=[f"-Xmx{heap}m", *OPTIONS],
@@ -50,9 +52,11 @@ class Jvm:
                 die_on_exit=True,
                 create_new_process_group=True,
                 enable_auth=True,
+                cwd=self._folder.name,
                 return_proc=True,
             )
         except (OSError, ValueError) as error:  # there is no such program, or it names no port
+            self._folder.cleanup()
             raise BackendMissing(_MISSING.format(cause=error)) from error
         gateway = self.connect()
         java = gateway.jvm.java
@@ -100,6 +104,7 @@ class Jvm:
         if not self._ended():
             self._process.kill()
             self._process.wait()
+        self._folder.cleanup()
 
     def _ended(self) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):
