@@ -48,12 +48,13 @@ class Jvm:
                 javaopts=[f"-Xmx{heap}m", *OPTIONS],
                 java_path=None,
                 die_on_exit=True,
-                create_new_process_group=True,
                 enable_auth=True,
                 return_proc=True,
             )
-        except (OSError, ValueError) as error:  # there is no such program, or it names no port
+        except OSError as error:
             raise BackendMissing(_MISSING.format(cause=error)) from error
+        except ValueError as error:  # it named no port
+            raise BackendMissing(_MISSING.format(cause="java ended at once")) from error
         gateway = self.connect()
         java = gateway.jvm.java
         java.lang.System.setOut(java.io.PrintStream("/dev/null"))  # the simulator prints every step
