@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from gym_agents.errors import ItemError
+from gym_agents.errors import ItemError, SessionUnknown
 from gym_agents.scenario import Command, Invalid, Options, Scenario
 from servers.world import Episode, Result, World
 
@@ -232,6 +232,22 @@ class LimitedWorld(CountingWorld):
     """Cuts its episodes itself."""
 
     episode = Limited
+
+
+class Losing(Counting):
+    """`add 4` finds that the world has lost the episode."""
+
+    def step(self, command: str) -> Result:
+        if command == "add 4":
+            raise SessionUnknown("The simulator has died.")
+        return super().step(command)
+
+
+class LosingWorld(CountingWorld):
+    """Loses episodes, and has room for two."""
+
+    episode = Losing
+    max_sessions = 2
 
 
 class Fickle(Counting):

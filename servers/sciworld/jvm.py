@@ -50,14 +50,14 @@ class Jvm:
                 javaopts=[f"-Xmx{heap}m", *OPTIONS],
                 java_path=None,
                 die_on_exit=True,
-                create_new_process_group=True,
                 enable_auth=True,
                 cwd=self._folder.name,
                 return_proc=True,
             )
-        except (OSError, ValueError) as error:  # there is no such program, or it names no port
+        except (OSError, ValueError) as error:  # there is no such program, or it named no port
             self._folder.cleanup()
-            raise BackendMissing(_MISSING.format(cause=error)) from error
+            cause = error if isinstance(error, OSError) else "java ended at once"
+            raise BackendMissing(_MISSING.format(cause=cause)) from error
         gateway = self.connect()
         java = gateway.jvm.java
         java.lang.System.setOut(java.io.PrintStream("/dev/null"))  # the simulator prints every step

@@ -115,13 +115,16 @@ print(info["item_id"])
     assert finished.stdout.startswith("textcraft-sorted_")
 
 
-@pytest.mark.parametrize("context", ["spawn", None], ids=["spawn", "default"])
-def test_gymnasiums_own_async_workers(context: str | None) -> None:
+@pytest.mark.parametrize(
+    ("title", "context"),
+    [("TextCraft", "spawn"), ("TextCraft", None), pytest.param("SciWorld", "spawn", marks=pytest.mark.slow)],
+)
+def test_gymnasiums_own_async_workers(title: str, context: str | None) -> None:
     """Farama-Foundation/Gymnasium #222, openai/gym #3191."""
     code = f"""
 import gymnasium
 def make():
-    return gymnasium.make("gym_agents:AgentGym/TextCraft-v0")
+    return gymnasium.make("gym_agents:AgentGym/{title}-v0")
 if __name__ == "__main__":
     single = make()
     expected = single.reset(seed=1)[0]
@@ -135,11 +138,12 @@ if __name__ == "__main__":
     single.close()
     print("done")
 """
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=110)
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.strip() == "done"
     time.sleep(0.5)
-    children = subprocess.run(["pgrep", "-f", "servers textcraft.*--parent"], capture_output=True, text=True)
+    served = f"servers {title.lower()}.*--parent|py4j.GatewayServer"
+    children = subprocess.run(["pgrep", "-f", served], capture_output=True, text=True)
     owners = [pid for pid in children.stdout.split() if _orphan(int(pid))]
     assert not owners
 

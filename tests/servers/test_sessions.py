@@ -481,3 +481,36 @@ class TestLeases:
         assert asyncio.run(sessions.close_run("r")) == 0
         assert len(sessions) == 1
         assert world.started[0].closed == 1
+
+
+class TestLosing:
+    def test_a_session_whose_episode_the_world_has_lost_is_dropped(self) -> None:
+        world = fakes.LosingWorld()
+        sessions = begin(world)
+        with pytest.raises(SessionUnknown, match="has died"):
+            play(sessions, 1, "add 4")
+        assert len(sessions) == 0
+        assert world.started[0].closed == 1
+        with pytest.raises(SessionUnknown, match="never opened"):
+            play(sessions, 1, "add 4")
+        assert sessions.answer_now(create()) == wire.Created("s")
+
+    def test_a_session_played_in_a_thread_is_dropped_too(self) -> None:
+        world = fakes.LosingWorld()
+        world.inline = False
+        sessions = make(world)
+
+        async def lose() -> None:
+            await sessions.answer(create())
+            await sessions.answer(wire.Reset("s", 1, seed=0, item=0))
+            with pytest.raises(SessionUnknown, match="has died"):
+                await sessions.answer(act(1, "add 4"))
+            assert len(sessions) == 0
+            await sessions.shut_down()
+
+        asyncio.run(lose())
+        assert world.started[0].closed == 1
+
+    def test_a_world_may_have_room_for_fewer(self) -> None:
+        assert make(fakes.LosingWorld(), max_sessions=8).max_sessions == 2
+        assert make(fakes.LosingWorld(), max_sessions=1).max_sessions == 1
