@@ -31,7 +31,7 @@ ONE_ITEM = ("--eval.limit", "1", "--eval.attempts", "1", "--warm_start.steps", "
 LETTERS = (
     *(
         "--env.id",
-        "Fake/Letters-v0",
+        "Fake/LettersOnFile-v0",
         "--env.num_envs",
         "64",
         "--policy.model",
@@ -41,7 +41,7 @@ LETTERS = (
     ),
     *("--policy.max_context", "256", "--sampling.max_new_tokens", "1", "--horizon.stages", "3"),
 )
-gym_agents.register_world("Fake/Letters-v0", "tests.fakes:LettersWorld", max_episode_steps=3)
+gym_agents.register_world("Fake/LettersOnFile-v0", "tests.fakes:LettersWorld", max_episode_steps=3)
 
 
 def train(folder: Path, *flags: str) -> None:
