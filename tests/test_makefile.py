@@ -108,13 +108,13 @@ def test_an_unknown_scenario_is_refused_with_the_known_ones(
     result = make(command, f"VENV={venv}", "ENV=minecraft", env=environ)
     assert result.returncode == 2
     assert "There is no scenario 'minecraft'" in result.stderr
-    assert all(name in result.stderr for name in ("textcraft", "babyai", "sciworld", "searchqa", "webarena"))
+    assert all(name in result.stderr for name in ("textcraft", "babyai", "sciworld", "webarena", "webarena"))
     assert "ran:" not in result.stdout
     assert "Traceback" not in result.stderr
 
 
 def test_a_scenario_without_a_backend_is_refused_as_such(venv: Path, environ: dict[str, str]) -> None:
-    result = make("train", f"VENV={venv}", "ENV=searchqa", env=environ)
+    result = make("train", f"VENV={venv}", "ENV=webarena", env=environ)
     assert result.returncode == 2
     assert "not built yet" in result.stderr
 

@@ -44,7 +44,9 @@ class Jvm:
 
     def __init__(self, heap: int) -> None:
         _silence_py4j()
-        self._folder = tempfile.TemporaryDirectory(prefix="sciworld-")  # the simulator writes a file where it runs
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="sciworld-"
+        )  # the simulator writes a file where it runs
         try:
             self._port, self._token, self._process = launch_gateway(
                 javaopts=[f"-Xmx{heap}m", *OPTIONS],
