@@ -108,7 +108,7 @@ def test_an_unknown_scenario_is_refused_with_the_known_ones(
     result = make(command, f"VENV={venv}", "ENV=minecraft", env=environ)
     assert result.returncode == 2
     assert "There is no scenario 'minecraft'" in result.stderr
-    assert all(name in result.stderr for name in ("textcraft", "babyai", "sciworld", "webarena", "webarena"))
+    assert all(name in result.stderr for name in ("textcraft", "babyai", "sciworld", "searchqa", "webarena"))
     assert "ran:" not in result.stdout
     assert "Traceback" not in result.stderr
 
