@@ -180,51 +180,54 @@ def memory(server: LocalServer) -> float:
     return float(psutil.Process(server.pid).memory_info().rss) / 2**20
 
 
+class Rows:
+    """The rows of the table, and their figures by name."""
+
+    def __init__(self, scenario: str, base: float) -> None:
+        self.figures = {"in-process": base}
+        self.table = Table("way", "sessions", "replicas", "steps/s", "of in-process", title=scenario)
+        self._base = base
+        self.add("in-process, one thread", 1, 0, base)
+
+    def add(self, way: str, sessions: int, replicas: int, rate: float) -> None:
+        """A row: how the world was stepped, by how many sessions on how many servers, and how fast."""
+        self.figures[f"{way} sessions={sessions} replicas={replicas}"] = rate
+        self.table.add_row(way, str(sessions), str(replicas), f"{rate:,.0f}", f"{rate / self._base:.0%}")
+
+
+def measure(settings: Settings, addresses: list[str], rows: Rows, scripts: list[Script]) -> None:
+    """Every way of stepping through servers."""
+    scenario, seconds = settings.scenario, settings.seconds
+    for sessions in settings.sessions:
+        rate = through_make_vec(scenario, addresses[0], scripts[:sessions], seconds)
+        rows.add("make_vec", sessions, 1, rate)
+    for replicas in settings.replicas[1:]:
+        rate = through_make_vec(scenario, ",".join(addresses[:replicas]), scripts[:64], seconds)
+        rows.add("make_vec", 64, replicas, rate)
+    rows.add("blocking threads", 64, 1, blocking_threads(addresses[0], scripts[:64], seconds))
+
+
 def main(settings: Settings) -> None:
     """Measures and prints."""
+    console = Console()
     world = load_world(settings.scenario)
     options = load_world_scenario(settings.scenario).options()
-    console = Console()
     scripts = record(world, options, max(*settings.sessions, 64), settings.turns)
-    base = in_process(world, options, scripts[:64], settings.seconds)
-    table = Table("way", "sessions", "replicas", "steps/s", "of in-process", title=settings.scenario)
-    figures: dict[str, float] = {"in-process": base}
-
-    def row(way: str, sessions: int, replicas: int, rate: float) -> None:
-        figures[f"{way} sessions={sessions} replicas={replicas}"] = rate
-        table.add_row(way, str(sessions), str(replicas), f"{rate:,.0f}", f"{rate / base:.0%}")
-
-    row("in-process, one thread", 1, 0, base)
+    rows = Rows(settings.scenario, in_process(world, options, scripts[:64], settings.seconds))
     fleet = [LocalServer(settings.scenario) for _ in range(max(settings.replicas))]
     addresses = [server.start() for server in fleet]
     idle = memory(fleet[0])
-    for sessions in settings.sessions:
-        rate = through_make_vec(settings.scenario, addresses[0], scripts[:sessions], settings.seconds)
-        row("make_vec", sessions, 1, rate)
-    for replicas in settings.replicas[1:]:
-        joined = ",".join(addresses[:replicas])
-        row(
-            "make_vec",
-            64,
-            replicas,
-            through_make_vec(settings.scenario, joined, scripts[:64], settings.seconds),
-        )
-    row("blocking threads", 64, 1, blocking_threads(addresses[0], scripts[:64], settings.seconds))
-    console.print(table)
-    fast, slow = (
-        figures["make_vec sessions=64 replicas=1"],
-        figures["blocking threads sessions=64 replicas=1"],
-    )
-    console.print(f"make_vec at 64 sessions against blocking threads: {fast / slow:.1f} x")
+    measure(settings, addresses, rows, scripts)
+    console.print(rows.table)
     console.print(f"server memory: {idle:.0f} MB idle, {memory(fleet[0]):.0f} MB after the rows above")
     if settings.soak_episodes:
         for episodes, megabytes in soak(settings.scenario, fleet[0], scripts[:256], settings.soak_episodes):
-            figures[f"soak MB after {episodes}"] = megabytes
+            rows.figures[f"soak MB after {episodes}"] = megabytes
             console.print(f"  after {episodes:,} episodes: {megabytes:.1f} MB")
     for server in fleet:
         server.close()
     if settings.out:
-        settings.out.write_text(json.dumps(figures, indent=2) + "\n")
+        settings.out.write_text(json.dumps(rows.figures, indent=2) + "\n")
 
 
 if __name__ == "__main__":
