@@ -29,6 +29,10 @@ MAY_CHANGE = frozenset(
         "env.server",
         "env.replicas",
         "env.max_error_rate",
+        "engine.server",
+        "engine.key",
+        "engine.deadline",
+        "engine.attempts",
         "rl.updates",
     }
 )
@@ -46,6 +50,7 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.curve = path / "curve.png"
         self.policy = path / "policy"
+        self.served = path / "served"
         self.demonstrations = path / "demonstrations.jsonl"
         self.checkpoints = path / "checkpoints"
         self.trajectories = path / "trajectories"

@@ -43,6 +43,9 @@ _NUMBERS: dict[str, _Limit] = {
     "policy.lora_rank": _NOT_NEGATIVE,
     "policy.lora_alpha": _POSITIVE,
     "policy.max_context": _COUNT,
+    "agent.window": _COUNT,
+    "engine.deadline": _POSITIVE,
+    "engine.attempts": _COUNT,
     "sampling.temperature": _POSITIVE,
     "sampling.top_p": _NUCLEUS,
     "sampling.max_new_tokens": _COUNT,
@@ -80,6 +83,7 @@ def broken_limits(config: Config) -> Broken:
     yield from _numbers(config)
     yield from _stages(config.horizon.stages)
     yield from _files(config)
+    yield from _engine(config)
     yield from _environment(config)
 
 
@@ -105,6 +109,22 @@ def _files(config: Config) -> Broken:
         yield "env.items", f"names {config.env.items!r}, which is no file"
     if config.env.server and config.env.replicas > 1:
         yield "env.replicas", "counts local servers, but env.server names running ones"
+
+
+def _engine(config: Config) -> Broken:
+    """What each kind of engine needs, and what a server's log-probabilities do not cover."""
+    engine, sampling = config.engine, config.sampling
+    if engine.name != "hf" and not engine.server.startswith(("http://", "https://")):
+        yield (
+            "engine.server",
+            f"is {engine.server!r}, but {engine.name} needs an address, http:// or https://",
+        )
+    if engine.name == "api" and not engine.model:
+        yield "engine.model", "is empty, but an API serves many models"
+    for name in ("temperature", "top_p"):
+        value = getattr(sampling, name)
+        if engine.name == "remote" and value != 1:
+            yield f"sampling.{name}", f"is {value}, but a server's log-probabilities are those at 1"
 
 
 def _environment(config: Config) -> Broken:

@@ -30,16 +30,13 @@ from trainers.models import Policy
 from trainers.screen import Screen
 
 
-@dataclass
-class Run:
-    """A run of the trainer: its parts, and where it stands."""
+@dataclass(kw_only=True)
+class Evaluator:
+    """What plays and evaluates: an agent, an engine and worlds, and the folder that keeps what they show."""
 
     config: Config
     folder: RunFolder
     accelerator: Accelerator
-    policy: Policy
-    optimizer: torch.optim.Optimizer
-    layout: ChatLayout
     agent: Agent
     engine: TimedEngine
     envs: HorizonLimit
@@ -48,35 +45,9 @@ class Run:
     state: State = field(default_factory=State)
 
     @property
-    def checkpoints(self) -> Checkpoints:
-        return Checkpoints(self.folder.checkpoints)
-
-    @property
     def is_main(self) -> bool:
         """Whether this process is the one that writes."""
         return bool(self.accelerator.is_main_process)
-
-    def sampler(self) -> ItemSampler:
-        """The training items, from where the run stands."""
-        items = training_items(self.envs, self.config.env)
-        return ItemSampler(items, self.config.run.seed, self.state.drawn)
-
-    def resume(self) -> bool:
-        """Goes to the newest checkpoint; `False` if there is none.
-
-        What was noted of updates after it is dropped: they will be played again.
-        """
-        newest = self.checkpoints.newest()
-        if newest is None:
-            return False
-        self.state = restore(newest, self.policy, self.optimizer)
-        self.engine.sync(self.state.update)
-        if self.is_main:
-            self.folder.forget_after(self.state.update)
-        self.screen.say(f"Going on from {newest}.")
-        return True
-
-    # Acting.
 
     @property
     def deterministic(self) -> bool:
@@ -118,12 +89,6 @@ class Run:
         everyone: list[Trajectory] = gather_object(episodes)
         return sorted(everyone, key=lambda episode: places[episode.group, episode.member])
 
-    def player(self, horizon: int, update: int) -> Callable[[list[Job]], list[Trajectory]]:
-        """How an update's jobs are played."""
-        how = self.config.sampling
-        sampling = Sampling(how.temperature, how.top_p, how.max_new_tokens)
-        return partial(self.play, horizon=horizon, sampling=sampling, update=update)
-
     def evaluation(self, update: int) -> Evaluation:
         """What the policy after so many updates makes of the held-out items: as the folder has it, or played now.
 
@@ -156,6 +121,50 @@ class Run:
             self.folder.write_evaluation(evaluation, episodes)
         self.screen.evaluation(evaluation)
         return evaluation
+
+    def close(self) -> None:
+        """Lets go of the engine and the worlds."""
+        self.engine.close()
+        self.envs.close()
+
+
+@dataclass(kw_only=True)
+class Run(Evaluator):
+    """A run of the trainer: an evaluator whose policy learns."""
+
+    policy: Policy
+    optimizer: torch.optim.Optimizer
+    layout: ChatLayout
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.folder.checkpoints)
+
+    def sampler(self) -> ItemSampler:
+        """The training items, from where the run stands."""
+        items = training_items(self.envs, self.config.env)
+        return ItemSampler(items, self.config.run.seed, self.state.drawn)
+
+    def resume(self) -> bool:
+        """Goes to the newest checkpoint; `False` if there is none.
+
+        What was noted of updates after it is dropped: they will be played again.
+        """
+        newest = self.checkpoints.newest()
+        if newest is None:
+            return False
+        self.state = restore(newest, self.policy, self.optimizer)
+        self.engine.sync(self.state.update)
+        if self.is_main:
+            self.folder.forget_after(self.state.update)
+        self.screen.say(f"Going on from {newest}.")
+        return True
+
+    def player(self, horizon: int, update: int) -> Callable[[list[Job]], list[Trajectory]]:
+        """How an update's jobs are played."""
+        how = self.config.sampling
+        sampling = Sampling(how.temperature, how.top_p, how.max_new_tokens)
+        return partial(self.play, horizon=horizon, sampling=sampling, update=update)
 
     # Telling.
 

@@ -160,7 +160,9 @@ def test_a_picture_is_rendered_where_the_world_draws_one() -> None:
 
 
 def test_a_render_mode_that_the_world_lacks_is_refused_at_once() -> None:
-    with pytest.raises(UsageError, match="Counting cannot be rendered as 'rgb_array'; its render modes: ansi"):
+    with pytest.raises(
+        UsageError, match="Counting cannot be rendered as 'rgb_array'; its render modes: ansi"
+    ):
         make(render_mode="rgb_array")
 
 
