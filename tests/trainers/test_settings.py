@@ -135,6 +135,13 @@ group_size = "eight"
         ),
         ("[env]\nid = 'AgentGym/SciWorld-v0'\n", "backend is not built yet"),
         ("[env]\nitems = 'nowhere.json'\n", ":2: env.items names 'nowhere.json', which is no file"),
+        ("[agent]\nwindow = 0\n", ":2: agent.window is 0, but must be at least 1"),
+        ("[engine]\nname = 'remote'\n", "engine.server is '', but remote needs an address"),
+        ("[engine]\nname = 'api'\nserver = 'http://a/v1'\n", "engine.model is empty"),
+        (
+            "[sampling]\ntop_p = 0.9\n[engine]\nname = 'remote'\nserver = 'http://a/v1'\n",
+            ":2: sampling.top_p is 0.9, but a server's log-probabilities are those at 1",
+        ),
         ("[env]\nserver = 'http://a'\nreplicas = 2\n", ":3: env.replicas counts local servers"),
     ],
 )

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 import uvicorn
-from peft import PeftModel
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -21,7 +20,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from transformers import AutoModelForCausalLM
 
+from trainers.config import PolicyConfig
 from trainers.embedded import tiny_model, tiny_tokenizer
+from trainers.models import load_policy
 
 ROUTES = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/collective_rpc", "/reset_prefix_cache")
 
@@ -106,7 +107,9 @@ class TinyServer:
     async def load_adapter(self, request: Request) -> Response:
         body = await request.json()
         self.called.append(f"load {body['lora_name']}")
-        self.models[body["lora_name"]] = PeftModel.from_pretrained(tiny_model(), body["lora_path"]).eval()
+        self.models[body["lora_name"]] = load_policy(
+            PolicyConfig(body["lora_path"]), torch.device("cpu")
+        ).model
         return Response("Loaded.")
 
     async def unload_adapter(self, request: Request) -> Response:
