@@ -21,6 +21,8 @@ class RunConfig:
     """Updates between checkpoints."""
     keep_checkpoints: int = 2
     """How many of the newest checkpoints are kept."""
+    trackers: tuple[str, ...] = ()
+    """Where figures go besides the run folder: `tensorboard`, `wandb`, `trackio`; each is installed by its name."""
     note: str = ""
     """Said on screen at the start and in the report: what this recipe changes to fit its machine."""
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import DistributedType, broadcast_object_list
 
 from gym_agents import background
 from trainers.acting.chat import ChatLayout
@@ -16,8 +16,10 @@ from trainers.acting.engines.http import ModelServer
 from trainers.acting.engines.remote import RemoteEngine, probe
 from trainers.acting.engines.transfer import AdapterSync, FullSync, Save, WeightSync, routes
 from trainers.config import Config, EngineConfig
-from trainers.errors import EvaluationOnly
+from trainers.errors import EvaluationOnly, ShardedWeights
 from trainers.models import Policy
+
+SHARDING = frozenset({DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM})
 
 
 def make_engine(
@@ -58,6 +60,21 @@ def demand_training(engine: Engine) -> None:
     if engine.missing:
         raise EvaluationOnly(
             f"The engine can only be evaluated with: it does not give {', nor '.join(engine.missing)}."
+        )
+
+
+def demand_whole_weights(accelerator: Accelerator) -> None:
+    """Refuses a launch that would cut the model into shards: each process generates with, and trains, a whole one.
+
+    Raises:
+        ShardedWeights: saying how to launch instead.
+    """
+    if accelerator.distributed_type in SHARDING:
+        raise ShardedWeights(
+            f"The launch asks for {accelerator.distributed_type.value}, which shards weights, but every process "
+            "holds the whole model. Launch with trainers/accelerate/one_machine.yaml or several_machines.yaml; a "
+            "model too large for one GPU's training fits as a LoRA adapter on a bfloat16 base with "
+            "policy.gradient_checkpointing, sampled by a server of its own (engine.name = remote)."
         )
 
 

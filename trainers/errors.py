@@ -45,3 +45,9 @@ class EvaluationOnly(UsageError):
     """The engine does not give what training needs; it can be evaluated with."""
 
     code = "evaluation_only"
+
+
+class ShardedWeights(UsageError):
+    """The launch would shard the weights, but the policy generates and learns whole."""
+
+    code = "sharded_weights"

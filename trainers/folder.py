@@ -26,6 +26,7 @@ MAY_CHANGE = frozenset(
         "run.checkpoint_every",
         "run.keep_checkpoints",
         "run.note",
+        "run.trackers",
         "env.server",
         "env.replicas",
         "env.max_error_rate",

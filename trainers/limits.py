@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -16,6 +17,9 @@ from gym_agents.errors import AgentGymError, OptionError, near_match
 from gym_agents.scenario import make_options
 from gym_agents.tasks import SCENARIOS, find_spec
 from trainers.config import Config
+
+TRACKERS = ("tensorboard", "wandb", "trackio")
+"""Trackers that figures can be sent to, by the names of their packages."""
 
 Broken = Iterator[tuple[str, str]]
 """`("section.key", "is 0, but must be ...")` for each mistake."""
@@ -82,6 +86,7 @@ def broken_limits(config: Config) -> Broken:
     """Every value that cannot be; nothing is started to find out."""
     yield from _numbers(config)
     yield from _stages(config.horizon.stages)
+    yield from _trackers(config.run.trackers)
     yield from _files(config)
     yield from _engine(config)
     yield from _environment(config)
@@ -102,6 +107,17 @@ def _stages(stages: tuple[int, ...]) -> Broken:
         yield "horizon.stages", f"is {list(stages)}, but every turn limit must be at least 1"
     elif any(later <= earlier for earlier, later in itertools.pairwise(stages)):
         yield "horizon.stages", f"is {list(stages)}, but the turn limits must increase"
+
+
+def _trackers(names: tuple[str, ...]) -> Broken:
+    for name in names:
+        if name not in TRACKERS:
+            yield (
+                "run.trackers",
+                f"names {name!r}, but {', '.join(TRACKERS)} are known.{near_match(name, TRACKERS)}",
+            )
+        elif importlib.util.find_spec(name) is None:
+            yield "run.trackers", f"names {name!r}, which is not installed: run `pip install {name}`"
 
 
 def _files(config: Config) -> Broken:

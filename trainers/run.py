@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -16,7 +17,7 @@ from gym_agents.trajectory import Trajectory
 from trainers.acting.agents import Agent
 from trainers.acting.chat import ChatLayout
 from trainers.acting.engines.base import Sampling
-from trainers.acting.evaluate import Evaluation, evaluate
+from trainers.acting.evaluate import Evaluation, Way, evaluate, success
 from trainers.acting.groups import Harvest
 from trainers.acting.health import ErrorBudget
 from trainers.acting.rollout import Job, rollout
@@ -120,12 +121,19 @@ class Evaluator:
         if self.is_main:
             self.folder.write_evaluation(evaluation, episodes)
         self.screen.evaluation(evaluation)
+        ways: tuple[Way, ...] = ("greedy", "sampled")
+        self.track({f"held_out/{way}": success(evaluation, way).mean for way in ways}, update)
         return evaluation
+
+    def track(self, figures: Mapping[str, float], update: int) -> None:
+        """Sends figures to the trackers, as far as there are any."""
+        self.accelerator.log(dict(figures), step=update)
 
     def close(self) -> None:
         """Lets go of the engine and the worlds."""
         self.engine.close()
         self.envs.close()
+        self.accelerator.end_training()
 
 
 @dataclass(kw_only=True)
@@ -175,7 +183,7 @@ class Run(Evaluator):
 
     def record(self, update: int, horizon: int, harvest: Harvest, figures: dict[str, float]) -> None:
         """Notes what an update did, in `metrics.jsonl`, in its trajectories and on the screen."""
-        row = {
+        row: dict[str, Any] = {
             "update": update,
             "horizon": horizon,
             **describe_harvest(harvest),
@@ -187,6 +195,8 @@ class Run(Evaluator):
             self.folder.write_trajectories(update, harvest.episodes)
             self.folder.append_metrics(row)
         self.screen.update(row, self.config.rl.updates)
+        times = {f"seconds/{part}": seconds for part, seconds in row.pop("seconds").items()}
+        self.track({**row, **times}, update)
 
     def advance(self, state: State) -> None:
         """Moves on to a new state, and keeps it where a checkpoint is due."""

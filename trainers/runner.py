@@ -20,7 +20,7 @@ from trainers.acting.engines.api import ApiEngine
 from trainers.acting.worlds import make_worlds
 from trainers.checkpoint import Checkpoints, is_complete, restore
 from trainers.config import Config
-from trainers.engines import demand_training, make_engine, model_server
+from trainers.engines import demand_training, demand_whole_weights, make_engine, model_server
 from trainers.folder import RunFolder
 from trainers.metrics import Stopwatch, TimedEngine
 from trainers.models import load_policy
@@ -138,7 +138,9 @@ def build_api(config: Config, path: Path) -> Evaluator:
 
 def _begin(config: Config, path: Path) -> tuple[Accelerator, RunFolder, Screen]:
     transformers.utils.logging.disable_progress_bar()
-    accelerator = Accelerator()
+    trackers = list(config.run.trackers)
+    accelerator = Accelerator(log_with=trackers, project_dir=path)
+    demand_whole_weights(accelerator)
     folder = RunFolder(Path(broadcast_object_list([str(path)])[0]))
     folder.demand_fit(config)
     screen = Screen(quiet=not accelerator.is_main_process)
@@ -150,6 +152,8 @@ def _begin(config: Config, path: Path) -> tuple[Accelerator, RunFolder, Screen]:
 def _make_folder(evaluator: Evaluator, policy: str) -> None:
     if evaluator.is_main:
         evaluator.folder.make(evaluator.config, backend=evaluator.envs.backend, policy=policy)
+        named = {name: {"name": evaluator.folder.path.name} for name in ("wandb", "trackio")}
+        evaluator.accelerator.init_trackers("gym-agents", init_kwargs=named)
     evaluator.accelerator.wait_for_everyone()
 
 

@@ -27,6 +27,7 @@ def command(folder: Path, tiny: TinyServer, engine: str, *flags: str, word: str 
     return main([word, f"@{RECIPE}", "--run.folder", str(folder), *SMALL, *server, *flags])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", ["0", "4"], ids=["whole weights", "adapter"])
 def test_a_run_trains_what_a_server_samples(tmp_path: Path, tiny: TinyServer, rank: str) -> None:
     """Before an update's step the policy is the one that sampled: a ratio of 1, also after weights were sent."""
@@ -72,6 +73,7 @@ def test_an_api_model_is_evaluated_and_never_trained(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent", ["planning", "reflection", "window"])
 def test_every_agent_runs_from_warm_start_to_update(tmp_path: Path, agent: str) -> None:
     flags = ("--agent.name", agent, "--agent.window", "1", "--warm_start.steps", "1", "--rl.updates", "1")
