@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.utils import DistributedType
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from gym_agents import trajectory
 from tests.trainers.acting.model_server import TinyServer, serving
 from trainers.__main__ import main
+from trainers.engines import demand_whole_weights
+from trainers.errors import ShardedWeights
 
 RECIPE = "trainers/recipes/tiny_textcraft.toml"
 SMALL = ("--warm_start.steps", "0", "--eval.limit", "1", "--eval.attempts", "1")
@@ -86,3 +93,33 @@ def test_every_agent_runs_from_warm_start_to_update(tmp_path: Path, agent: str) 
         assert {part.part for part in parts} == {"act", {"planning": "plan", "reflection": "reflect"}[agent]}
     [row] = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert json.loads(row)["grad_norm"] > 0
+
+
+@pytest.mark.slow
+def test_figures_go_to_a_tracker_too(tmp_path: Path) -> None:
+    flags = ("--run.trackers", "tensorboard", "--rl.updates", "1")
+    assert main([f"@{RECIPE}", "--run.folder", str(tmp_path), *SMALL, *flags]) == 0
+    events = EventAccumulator(str(tmp_path / "gym-agents"))
+    events.Reload()
+    [row] = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    for name in ("loss", "sampled_tokens"):
+        [point] = events.Scalars(name)
+        assert (point.step, point.value) == (1, pytest.approx(json.loads(row)[name], rel=1e-5))
+    assert [point.step for point in events.Scalars("held_out/sampled")] == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED", "MEGATRON_LM"])
+def test_a_launch_that_shards_weights_is_refused_and_says_what_to_do(kind: str) -> None:
+    launched: Any = SimpleNamespace(distributed_type=DistributedType[kind])
+    with pytest.raises(ShardedWeights, match=r"one_machine.yaml .* LoRA .*engine.name = remote"):
+        demand_whole_weights(launched)
+
+
+def test_launches_of_whole_models_are_not_refused() -> None:
+    for kind in ("NO", "MULTI_CPU", "MULTI_GPU"):
+        whole: Any = SimpleNamespace(distributed_type=DistributedType[kind])
+        demand_whole_weights(whole)
+    paths = sorted(Path("trainers/accelerate").glob("*.yaml"))
+    assert [load_config_from_file(str(path)).distributed_type for path in paths] == [
+        DistributedType.MULTI_GPU
+    ] * 2

@@ -135,6 +135,8 @@ group_size = "eight"
         ),
         ("[env]\nid = 'AgentGym/SciWorld-v0'\n", "backend is not built yet"),
         ("[env]\nitems = 'nowhere.json'\n", ":2: env.items names 'nowhere.json', which is no file"),
+        ("[run]\ntrackers = ['tensorbord']\n", ":2: run.trackers names 'tensorbord', but tensorboard, "),
+        ("[run]\ntrackers = ['wandb']\n", "which is not installed: run `pip install wandb`"),
         ("[agent]\nwindow = 0\n", ":2: agent.window is 0, but must be at least 1"),
         ("[engine]\nname = 'remote'\n", "engine.server is '', but remote needs an address"),
         ("[engine]\nname = 'api'\nserver = 'http://a/v1'\n", "engine.model is empty"),

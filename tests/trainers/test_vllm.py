@@ -68,7 +68,9 @@ def answers(engine: Engine, layout: ChatLayout, temperature: float, count: int) 
 
 
 @pytest.mark.parametrize("rank", [0, 8], ids=["whole weights", "adapter"])
-def test_vllm_samples_what_the_policy_would_and_takes_its_weights(vllm: str, tmp_path: Path, rank: int) -> None:
+def test_vllm_samples_what_the_policy_would_and_takes_its_weights(
+    vllm: str, tmp_path: Path, rank: int
+) -> None:
     policy = load_policy(PolicyConfig("smollm2", lora_rank=rank), torch.device("cpu"))
     layout, server = ChatLayout(policy.tokenizer), ModelServer(vllm)
     offer = probe(server, "smollm2", layout.opening(*QUESTION), 1024)
