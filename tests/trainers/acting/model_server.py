@@ -54,9 +54,9 @@ class TinyServer:
         self.lock = threading.Lock()
 
     async def list_models(self, request: Request) -> Response:
-        return JSONResponse(
-            {"data": [{"id": name, "max_model_len": self.max_model_len} for name in self.models]}
-        )
+        room = {"max_model_len": self.max_model_len}
+        adapters = [{"id": name, "parent": "tiny", **room} for name in self.models if name != "tiny"]
+        return JSONResponse({"data": [{"id": "tiny", "parent": None, **room}, *adapters]})
 
     async def describe(self, request: Request) -> Response:
         return JSONResponse({"paths": {path: {} for path in self.routes}})

@@ -200,6 +200,17 @@ def test_a_server_of_something_else_is_refused(tiny: TinyServer, asked: str, roo
     background.run(server.close())
 
 
+def test_an_adapter_that_a_killed_run_left_is_not_taken_for_the_model(
+    tiny: TinyServer, tmp_path: Path
+) -> None:
+    left = connect(tiny, lambda server: AdapterSync(server, policy(lora_rank=2).save, tmp_path))
+    left.sync(1)
+    left.close()
+    server = ModelServer(tiny.address)
+    assert probe(server, "", PROMPT, 512).model == "tiny"
+    background.run(server.close())
+
+
 def test_an_end_that_is_not_among_the_ids_is_a_failure_and_not_a_cut(tiny: TinyServer) -> None:
     engine = connect(tiny)
     tiny.faults = [JSONResponse({"choices": [{"finish_reason": "stop", "token_ids": [70, 71]}]})]

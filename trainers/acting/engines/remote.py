@@ -52,6 +52,8 @@ class _Completions(msgspec.Struct):
 class _Model(msgspec.Struct):
     id: str
     max_model_len: int | None = None
+    parent: str | None = None
+    """The model that it adapts, where it is an adapter."""
 
 
 class _Models(msgspec.Struct):
@@ -75,7 +77,7 @@ def probe(server: ModelServer, model: str, prompt: Sequence[int], max_context: i
 
     Args:
         server: the server.
-        model: name of the model there; empty, if it serves one alone.
+        model: name of the model there; empty, if it serves one alone (with adapters or without).
         prompt: any ids.
         max_context: tokens that a conversation must have room for.
 
@@ -105,8 +107,11 @@ async def _probe(server: ModelServer, model: str, prompt: Sequence[int], max_con
 
 def _choose(models: Sequence[_Model], asked: str, address: str) -> _Model:
     names = [model.id for model in models]
-    if not asked and len(models) == 1:
-        return models[0]
+    whole = [
+        model for model in models if model.parent is None
+    ]  # adapters may be left of a run that was killed
+    if not asked and len(whole) == 1:
+        return whole[0]
     if asked not in names:
         near = near_match(asked, names)
         raise EngineRefusal(
