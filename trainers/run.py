@@ -130,8 +130,7 @@ class Evaluator:
         self.accelerator.log(dict(figures), step=update)
 
     def close(self) -> None:
-        """Lets go of the engine and the worlds."""
-        self.engine.close()
+        """Ends the worlds' sessions and the trackers, once all is done; what is interrupted leaves them to their leases."""
         self.envs.close()
         self.accelerator.end_training()
 

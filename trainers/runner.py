@@ -40,10 +40,12 @@ def train(config: Config, folder: Path) -> None:
     """
     if config.engine.name == "api":
         raise ConfigError(["engine.name: is 'api', whose models can be evaluated and no more"])
-    with closing(build(config, folder)) as run:
+    run = build(config, folder)
+    with closing(run.engine):
         demand_training(run.engine)
         run.engine.sync(0)
         _train(run, config)
+    run.close()
 
 
 def _train(run: Run, config: Config) -> None:
@@ -70,13 +72,15 @@ def evaluate(config: Config, folder: Path, checkpoint: str | None) -> None:
     """
     path = _checkpoint(Path(checkpoint)) if checkpoint else None
     api = config.engine.name == "api"
-    with closing(build_api(config, folder) if api else build(config, folder)) as evaluator:
+    evaluator = build_api(config, folder) if api else build(config, folder)
+    with closing(evaluator.engine):
         if isinstance(evaluator, Run):
             _give_weights(evaluator, path)
         elif path is not None:
             raise ConfigError(["--checkpoint: an API model has none"])
         evaluator.evaluation(evaluator.state.update)
-        evaluator.screen.say(f"Episodes: {evaluator.folder.evaluations}")
+    evaluator.screen.say(f"Episodes: {evaluator.folder.evaluations}")
+    evaluator.close()
 
 
 def _give_weights(run: Run, checkpoint: Path | None) -> None:
@@ -139,7 +143,7 @@ def build_api(config: Config, path: Path) -> Evaluator:
 def _begin(config: Config, path: Path) -> tuple[Accelerator, RunFolder, Screen]:
     transformers.utils.logging.disable_progress_bar()
     trackers = list(config.run.trackers)
-    accelerator = Accelerator(log_with=trackers, project_dir=path)
+    accelerator = Accelerator(log_with=trackers or None, project_dir=path)
     demand_whole_weights(accelerator)
     folder = RunFolder(Path(broadcast_object_list([str(path)])[0]))
     folder.demand_fit(config)
