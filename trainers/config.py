@@ -32,6 +32,8 @@ class RunConfig:
     """Updates between checkpoints."""
     keep_checkpoints: int = 2
     """How many of the newest checkpoints are kept."""
+    trackers: tuple[str, ...] = ()
+    """Where figures go besides the run folder: `tensorboard`, `wandb`, `trackio`; each is installed by its name."""
     note: str = ""
     """Said on screen at the start and in the report: what this recipe changes to fit its machine."""
 
@@ -80,11 +82,34 @@ class PolicyConfig:
 class AgentConfig:
     """How the policy is turned into an agent."""
 
-    name: Literal["react"] = "react"
-    """react: the whole conversation is seen, and each reply holds a thought and one action."""
+    name: Literal["react", "planning", "reflection", "window"] = "react"
+    """react: the whole conversation is seen, and each reply holds a thought and one action. planning: a plan is
+    written first, at the first observation. reflection: a word on each outcome precedes the next reply. window:
+    the first observation and the latest turns are seen, so that episodes may outgrow the context."""
+    window: int = 8
+    """window: turns after which a new context begins, with the first observation and the last half of them."""
     instruction: Literal["system", "user"] = "user"
     """Which message carries the scenario's instruction: a system message, or the head of the first
     observation."""
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What generates the replies."""
+
+    name: Literal["hf", "remote", "api"] = "hf"
+    """hf: the policy itself, in this process. remote: a model server that speaks in token ids, such as vLLM, which
+    is given the policy's weights. api: any OpenAI-compatible chat endpoint, for evaluation alone."""
+    server: str = ""
+    """Address of the server with its version, as in `http://127.0.0.1:8000/v1`."""
+    model: str = ""
+    """Name of the model there; empty is the one that it serves."""
+    key: str = "OPENAI_API_KEY"
+    """Environment variable that holds the server's key; without it none is sent."""
+    deadline: float = 600.0
+    """Seconds that one reply may take, its repeats included."""
+    attempts: int = 5
+    """Most times that a reply is asked for, where the server is busy or cannot be reached."""
 
 
 @dataclass(frozen=True)
@@ -296,6 +321,7 @@ class Config:
     env: EnvConfig = field(default_factory=EnvConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     agent: AgentConfig = field(default_factory=AgentConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     horizon: HorizonConfig = field(default_factory=HorizonConfig)
     warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)

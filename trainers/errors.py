@@ -51,3 +51,27 @@ class TooManyEnvErrors(EnvironmentFailure):
     """More of the episodes failed by the environment than the run allows: there is nothing sound to train on."""
 
     code = "too_many_env_errors"
+
+
+class EngineFailure(AgentGymError):
+    """A model server gave no usable answer, however often it was asked; no episode's outcome follows from that."""
+
+    code = "engine_failure"
+
+
+class EngineRefusal(UsageError):
+    """A model server refuses what it was asked: asking again will not help."""
+
+    code = "engine_refusal"
+
+
+class EvaluationOnly(UsageError):
+    """The engine does not give what training needs; it can be evaluated with."""
+
+    code = "evaluation_only"
+
+
+class ShardedWeights(UsageError):
+    """The launch would shard the weights, but the policy generates and learns whole."""
+
+    code = "sharded_weights"

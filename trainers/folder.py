@@ -27,9 +27,14 @@ MAY_CHANGE = frozenset(
         "run.checkpoint_every",
         "run.keep_checkpoints",
         "run.note",
+        "run.trackers",
         "env.server",
         "env.replicas",
         "env.max_error_rate",
+        "engine.server",
+        "engine.key",
+        "engine.deadline",
+        "engine.attempts",
         "rl.updates",
         "sft.updates",
         "dpo.updates",
@@ -50,6 +55,7 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.curve = path / "curve.png"
         self.policy = path / "policy"
+        self.served = path / "served"
         self.demonstrations = path / "demonstrations.jsonl"
         self.explored = path / "explored.jsonl"
         self.checkpoints = path / "checkpoints"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -16,6 +17,9 @@ from gym_agents.errors import AgentGymError, OptionError, near_match
 from gym_agents.scenario import make_options
 from gym_agents.tasks import SCENARIOS, find_spec
 from trainers.config import GROUPED, Config, RLConfig
+
+TRACKERS = ("tensorboard", "wandb", "trackio")
+"""Trackers that figures can be sent to, by the names of their packages."""
 
 Broken = Iterator[tuple[str, str]]
 """`("section.key", "is 0, but must be ...")` for each mistake."""
@@ -43,6 +47,9 @@ _NUMBERS: dict[str, _Limit] = {
     "policy.lora_rank": _NOT_NEGATIVE,
     "policy.lora_alpha": _POSITIVE,
     "policy.max_context": _COUNT,
+    "agent.window": _COUNT,
+    "engine.deadline": _POSITIVE,
+    "engine.attempts": _COUNT,
     "sampling.temperature": _POSITIVE,
     "sampling.top_p": _PART,
     "sampling.max_new_tokens": _COUNT,
@@ -110,7 +117,9 @@ def broken_limits(config: Config) -> Broken:
     yield from _numbers(config)
     yield from _stages(config.horizon.stages)
     yield from _algorithm(config.rl)
+    yield from _trackers(config.run.trackers)
     yield from _files(config)
+    yield from _engine(config)
     yield from _environment(config)
 
 
@@ -145,6 +154,17 @@ def _algorithm(rl: RLConfig) -> Broken:
         yield "rl.kl_target", "adapts rl.kl_coef, which must be above 0 to start from"
 
 
+def _trackers(names: tuple[str, ...]) -> Broken:
+    for name in names:
+        if name not in TRACKERS:
+            yield (
+                "run.trackers",
+                f"names {name!r}, but {', '.join(TRACKERS)} are known.{near_match(name, TRACKERS)}",
+            )
+        elif importlib.util.find_spec(name) is None:
+            yield "run.trackers", f"names {name!r}, which is not installed: run `pip install {name}`"
+
+
 def _files(config: Config) -> Broken:
     if config.env.items and not Path(config.env.items).is_file():
         yield "env.items", f"names {config.env.items!r}, which is no file"
@@ -154,6 +174,22 @@ def _files(config: Config) -> Broken:
                 yield name, f"names {file!r}, which is no file"
     if config.env.server and config.env.replicas > 1:
         yield "env.replicas", "counts local servers, but env.server names running ones"
+
+
+def _engine(config: Config) -> Broken:
+    """What each kind of engine needs, and what a server's log-probabilities do not cover."""
+    engine, sampling = config.engine, config.sampling
+    if engine.name != "hf" and not engine.server.startswith(("http://", "https://")):
+        yield (
+            "engine.server",
+            f"is {engine.server!r}, but {engine.name} needs an address, http:// or https://",
+        )
+    if engine.name == "api" and not engine.model:
+        yield "engine.model", "is empty, but an API serves many models"
+    for name in ("temperature", "top_p"):
+        value = getattr(sampling, name)
+        if engine.name == "remote" and value != 1:
+            yield f"sampling.{name}", f"is {value}, but a server's log-probabilities are those at 1"
 
 
 def _environment(config: Config) -> Broken:

@@ -82,6 +82,7 @@ class TimedEngine:
         self._watch = watch
         self._counted = (0, 0)
         self.max_context = engine.max_context
+        self.missing = engine.missing
         self.usage = engine.usage
 
     def submit(self, request: Request) -> None:
@@ -96,6 +97,9 @@ class TimedEngine:
 
     def sync(self, weight_version: int) -> None:
         self._engine.sync(weight_version)
+
+    def close(self) -> None:
+        self._engine.close()
 
     def lap(self) -> dict[str, int]:
         """Tokens encoded and sampled since the last lap."""

@@ -67,13 +67,17 @@ class Policy:
         """Where the model lies."""
         return next(iter(self.trainable.values())).device
 
+    @property
+    def adapted(self) -> bool:
+        """Whether an adapter learns, and the model under it stays as it is."""
+        return isinstance(self.model, PeftModel)
+
     def describe(self) -> str:
         """One line for the screen: name, size, what is trained, type of the weights."""
-        adapted = isinstance(self.model, PeftModel)
         learning = sum(parameter.numel() for parameter in self.trainable.values())
-        total = sum(parameter.numel() for parameter in self.model.parameters()) - adapted * learning
+        total = sum(parameter.numel() for parameter in self.model.parameters()) - self.adapted * learning
         small = " (a small embedded model)" if self.name in EMBEDDED else ""
-        how = "in a LoRA adapter" if adapted else "of them"
+        how = "in a LoRA adapter" if self.adapted else "of them"
         dtype = str(self.model.dtype).removeprefix("torch.")
         return (
             f"{self.name}{small}: {_millions(total)} parameters in {dtype} on {self.device}, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +18,7 @@ from gym_agents.trajectory import Trajectory
 from trainers.acting.agents import Agent
 from trainers.acting.chat import ChatLayout
 from trainers.acting.engines.base import Sampling
-from trainers.acting.evaluate import Evaluation, evaluate
+from trainers.acting.evaluate import Evaluation, Way, evaluate, success
 from trainers.acting.groups import Harvest
 from trainers.acting.health import ErrorBudget
 from trainers.acting.rollout import Job, rollout
@@ -36,16 +36,13 @@ from trainers.screen import Screen
 Value = TypeVar("Value")
 
 
-@dataclass
-class Run:
-    """A run of the trainer: its parts, and where it stands."""
+@dataclass(kw_only=True)
+class Evaluator:
+    """What plays and evaluates: an agent, an engine and worlds, and the folder that keeps what they show."""
 
     config: Config
     folder: RunFolder
     accelerator: Accelerator
-    policy: Policy
-    optimizer: torch.optim.Optimizer
-    layout: ChatLayout
     agent: Agent
     engine: TimedEngine
     envs: HorizonLimit
@@ -54,45 +51,9 @@ class Run:
     state: State = field(default_factory=State)
 
     @property
-    def checkpoints(self) -> Checkpoints:
-        return Checkpoints(self.folder.checkpoints)
-
-    @property
     def is_main(self) -> bool:
         """Whether this process is the one that writes."""
         return bool(self.accelerator.is_main_process)
-
-    def share(self, rows: list[Value]) -> list[Value]:
-        """This process's share: every n-th."""
-        return rows[self.accelerator.process_index :: self.accelerator.num_processes]
-
-    def from_main(self, make: Callable[[], Value]) -> Value:
-        """What the main process makes, on every process."""
-        [made] = broadcast_object_list([make() if self.is_main else None])
-        value: Value = made
-        return value
-
-    def sampler(self) -> ItemSampler:
-        """The training items, from where the run stands."""
-        items = training_items(self.envs, self.config.env)
-        return ItemSampler(items, self.config.run.seed, self.state.drawn)
-
-    def resume(self) -> bool:
-        """Goes to the newest checkpoint; `False` if there is none.
-
-        What was noted of updates after it is dropped: they will be played again.
-        """
-        newest = self.checkpoints.newest()
-        if newest is None:
-            return False
-        self.state = restore(newest, self.policy, self.optimizer)
-        self.engine.sync(self.state.update)
-        if self.is_main:
-            self.folder.forget_after(self.state.update)
-        self.screen.say(f"Going on from {newest}.")
-        return True
-
-    # Acting.
 
     @property
     def deterministic(self) -> bool:
@@ -134,12 +95,6 @@ class Run:
         everyone: list[Trajectory] = gather_object(episodes)
         return sorted(everyone, key=lambda episode: places[episode.group, episode.member])
 
-    def player(self, horizon: int, update: int) -> Callable[[list[Job]], list[Trajectory]]:
-        """How an update's jobs are played."""
-        how = self.config.sampling
-        sampling = Sampling(how.temperature, how.top_p, how.max_new_tokens)
-        return partial(self.play, horizon=horizon, sampling=sampling, update=update)
-
     def evaluation(self, update: int) -> Evaluation:
         """What the policy after so many updates makes of the held-out items: as the folder has it, or played now.
 
@@ -172,7 +127,67 @@ class Run:
         if self.is_main:
             self.folder.write_evaluation(evaluation, episodes)
         self.screen.evaluation(evaluation)
+        ways: tuple[Way, ...] = ("greedy", "sampled")
+        self.track({f"held_out/{way}": success(evaluation, way).mean for way in ways}, update)
         return evaluation
+
+    def track(self, figures: Mapping[str, float], update: int) -> None:
+        """Sends figures to the trackers, as far as there are any."""
+        self.accelerator.log(dict(figures), step=update)
+
+    def close(self) -> None:
+        """Ends the worlds' sessions and the trackers, once all is done; what is interrupted leaves them to their leases."""
+        self.envs.close()
+        self.accelerator.end_training()
+
+
+@dataclass(kw_only=True)
+class Run(Evaluator):
+    """A run of the trainer: an evaluator whose policy learns."""
+
+    policy: Policy
+    optimizer: torch.optim.Optimizer
+    layout: ChatLayout
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.folder.checkpoints)
+
+    def share(self, rows: list[Value]) -> list[Value]:
+        """This process's share: every n-th."""
+        return rows[self.accelerator.process_index :: self.accelerator.num_processes]
+
+    def from_main(self, make: Callable[[], Value]) -> Value:
+        """What the main process makes, on every process."""
+        [made] = broadcast_object_list([make() if self.is_main else None])
+        value: Value = made
+        return value
+
+    def sampler(self) -> ItemSampler:
+        """The training items, from where the run stands."""
+        items = training_items(self.envs, self.config.env)
+        return ItemSampler(items, self.config.run.seed, self.state.drawn)
+
+    def resume(self) -> bool:
+        """Goes to the newest checkpoint; `False` if there is none.
+
+        What was noted of updates after it is dropped: they will be played again.
+        """
+        newest = self.checkpoints.newest()
+        if newest is None:
+            return False
+        self.state = restore(newest, self.policy, self.optimizer)
+        self.engine.sync(self.state.update)
+        if self.is_main:
+            self.folder.forget_after(self.state.update)
+        self.screen.say(f"Going on from {newest}.")
+        return True
+
+    def player(self, horizon: int, update: int) -> Callable[[list[Job]], list[Trajectory]]:
+        """How an update's jobs are played."""
+        how = self.config.sampling
+        sampling = Sampling(how.temperature, how.top_p, how.max_new_tokens)
+        return partial(self.play, horizon=horizon, sampling=sampling, update=update)
 
     # Telling.
 
@@ -185,7 +200,7 @@ class Run:
         self, update: int, horizon: int, harvest: Harvest, figures: dict[str, float]
     ) -> dict[str, Any]:
         """Notes what an update did, in `metrics.jsonl`, in its trajectories and on the screen; gives the line."""
-        row = {
+        row: dict[str, Any] = {
             "update": update,
             "horizon": horizon,
             **describe_harvest(harvest),
@@ -197,6 +212,7 @@ class Run:
             self.folder.write_trajectories(update, harvest.episodes)
             self.folder.append_metrics(row)
         self.screen.update(row, self.config.updates)
+        self._track_row(row)
         return row
 
     def record_step(self, update: int, figures: dict[str, float]) -> None:
@@ -205,6 +221,11 @@ class Run:
         if self.is_main:
             self.folder.append_metrics(row)
         self.screen.step(row, self.config.updates)
+        self._track_row(row)
+
+    def _track_row(self, row: dict[str, Any]) -> None:
+        times = {f"seconds/{part}": seconds for part, seconds in row["seconds"].items()}
+        self.track({key: value for key, value in row.items() if key != "seconds"} | times, row["update"])
 
     def evaluates_at(self, update: int) -> bool:
         """Whether the held-out items are played after this update."""

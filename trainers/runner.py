@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,18 +16,20 @@ from gym_agents.launcher import local_server
 from gym_agents.tasks import find_spec
 from trainers import agentevol, dpo, rl, sft
 from trainers.acting.agents import make_agent
+from trainers.acting.characters import CharacterLayout
 from trainers.acting.chat import ChatLayout
 from trainers.acting.demos import expert_episodes
-from trainers.acting.engines.hf import HFEngine
+from trainers.acting.engines.api import ApiEngine
 from trainers.acting.worlds import make_worlds
 from trainers.checkpoint import Checkpoints, is_complete, restore
 from trainers.config import Config, RLConfig
+from trainers.engines import demand_training, demand_whole_weights, make_engine, model_server
 from trainers.folder import RunFolder, replace_episodes
 from trainers.learning.algorithms import ALGORITHMS
 from trainers.metrics import Stopwatch, TimedEngine
 from trainers.models import Policy, load_policy
 from trainers.report import draw_curve, final_lines
-from trainers.run import Run
+from trainers.run import Evaluator, Run
 from trainers.screen import Screen
 from trainers.settings import ConfigError, load
 
@@ -52,10 +55,21 @@ def train(config: Config, folder: Path) -> None:
     """Warm start, evaluation, the method, evaluation, report; what an earlier start has finished is not done again.
 
     Raises:
-        ConfigError: if the folder holds another run.
+        ConfigError: if the folder holds another run, or an API model is to be trained.
+        EvaluationOnly: if the engine does not give what training needs.
         AgentGymError: whatever else stops a run; it can be resumed.
     """
+    if config.engine.name == "api":
+        raise ConfigError(["engine.name: is 'api', whose models can be evaluated and no more"])
     run = build(config, folder)
+    with closing(run.engine):
+        demand_training(run.engine)
+        run.engine.sync(0)
+        _train(run, config)
+    run.close()
+
+
+def _train(run: Run, config: Config) -> None:
     if not run.resume() and config.warm_start.steps:
         sft.warm_start(run)
     method = METHODS[config.run.method]
@@ -69,23 +83,38 @@ def train(config: Config, folder: Path) -> None:
         run.policy.save(run.folder.policy)
     for line in final_lines(run.folder.path, config.run.method, before, after):
         run.screen.say(line)
-    run.envs.close()
 
 
 def evaluate(config: Config, folder: Path, checkpoint: str | None) -> None:
-    """Plays the held-out items with a checkpoint, or with the policy as it was loaded.
+    """Plays the held-out items with a checkpoint, or with the policy as it was loaded, or with an API model.
 
     Raises:
         ConfigError: if there is no such checkpoint.
+        EvaluationOnly: if the engine cannot be given a checkpoint's weights.
     """
     path = _checkpoint(Path(checkpoint)) if checkpoint else None
-    run = build(config, folder)
-    if path is not None:
-        run.state = restore(path, run.policy)
+    api = config.engine.name == "api"
+    evaluator = build_api(config, folder) if api else build(config, folder)
+    with closing(evaluator.engine):
+        if isinstance(evaluator, Run):
+            _give_weights(evaluator, path)
+        elif path is not None:
+            raise ConfigError(["--checkpoint: an API model has none"])
+        evaluator.evaluation(evaluator.state.update)
+    evaluator.screen.say(f"Episodes: {evaluator.folder.evaluations}")
+    evaluator.close()
+
+
+def _give_weights(run: Run, checkpoint: Path | None) -> None:
+    """Has the engine act with a checkpoint's weights, or with those that were loaded, as far as it takes any."""
+    if checkpoint is not None:
+        run.state = restore(checkpoint, run.policy)
+    if run.engine.missing:
+        run.screen.say(
+            f"The engine serves evaluation alone: it does not give {', nor '.join(run.engine.missing)}."
+        )
+    if checkpoint is not None or not run.engine.missing:
         run.engine.sync(run.state.update)
-    run.evaluation(run.state.update)
-    run.screen.say(f"Episodes: {run.folder.evaluations}")
-    run.envs.close()
 
 
 def write_demonstrations(config: Config, path: Path) -> None:
@@ -117,21 +146,13 @@ def export(folder: Path, checkpoint: str, path: Path) -> None:
 
 def build(config: Config, path: Path) -> Run:
     """The run's objects; its folder is made last, so that nothing is left behind where a part is missing."""
-    transformers.utils.logging.disable_progress_bar()
-    accelerator = Accelerator()
-    folder = RunFolder(Path(broadcast_object_list([str(path)])[0]))
-    folder.demand_fit(config)
-    screen = Screen(quiet=not accelerator.is_main_process)
+    accelerator, folder, screen = _begin(config, path)
     policy = load_policy(config.policy, accelerator.device, seed=config.run.seed)
     if ALGORITHMS[config.rl.algorithm].needs_critic:
         policy.add_critic(config.run.seed)
     screen.say(f"Policy: {policy.describe()}.")
-    if config.run.note:
-        screen.say(f"Note: {config.run.note}.")
-    envs = make_worlds(config.env, server=_shared_servers(config, accelerator))
     layout = ChatLayout(policy.tokenizer, config.agent.instruction)
     watch = Stopwatch()
-    engine = HFEngine(policy.model, max_batch=config.env.num_envs, max_context=config.policy.max_context)
     run = Run(
         config=config,
         folder=folder,
@@ -140,15 +161,53 @@ def build(config: Config, path: Path) -> Run:
         optimizer=make_optimizer(policy, config.rl),
         layout=layout,
         agent=make_agent(config.agent, layout),
-        engine=TimedEngine(engine, watch),
-        envs=envs,
+        engine=TimedEngine(make_engine(config, policy, layout, accelerator, folder.served), watch),
+        envs=make_worlds(config.env, server=_shared_servers(config, accelerator)),
         screen=screen,
         watch=watch,
     )
-    if run.is_main:
-        folder.make(config, backend=envs.backend, policy=policy.describe())
-    accelerator.wait_for_everyone()
+    _make_folder(run, policy.describe())
     return run
+
+
+def build_api(config: Config, path: Path) -> Evaluator:
+    """What evaluates a model that stands behind an API: no policy is loaded."""
+    accelerator, folder, screen = _begin(config, path)
+    layout = CharacterLayout(config.agent.instruction)
+    watch = Stopwatch()
+    evaluator = Evaluator(
+        config=config,
+        folder=folder,
+        accelerator=accelerator,
+        agent=make_agent(config.agent, layout),
+        engine=TimedEngine(ApiEngine(model_server(config.engine), config.engine.model, layout), watch),
+        envs=make_worlds(config.env, server=_shared_servers(config, accelerator)),
+        screen=screen,
+        watch=watch,
+    )
+    _make_folder(evaluator, f"{config.engine.model} at {config.engine.server}")
+    return evaluator
+
+
+def _begin(config: Config, path: Path) -> tuple[Accelerator, RunFolder, Screen]:
+    transformers.utils.logging.disable_progress_bar()
+    trackers = list(config.run.trackers)
+    accelerator = Accelerator(log_with=trackers or None, project_dir=path)
+    demand_whole_weights(accelerator)
+    folder = RunFolder(Path(broadcast_object_list([str(path)])[0]))
+    folder.demand_fit(config)
+    screen = Screen(quiet=not accelerator.is_main_process)
+    if config.run.note:
+        screen.say(f"Note: {config.run.note}.")
+    return accelerator, folder, screen
+
+
+def _make_folder(evaluator: Evaluator, policy: str) -> None:
+    if evaluator.is_main:
+        evaluator.folder.make(evaluator.config, backend=evaluator.envs.backend, policy=policy)
+        named = {name: {"name": evaluator.folder.path.name} for name in ("wandb", "trackio")}
+        evaluator.accelerator.init_trackers("gym-agents", init_kwargs=named)
+    evaluator.accelerator.wait_for_everyone()
 
 
 def make_optimizer(policy: Policy, config: RLConfig) -> torch.optim.Optimizer:

@@ -222,7 +222,7 @@ def test_ctrl_c_says_how_to_go_on_and_leaves_no_process(tmp_path: Path) -> None:
     assert children
     run.send_signal(signal.SIGINT)
     _, said = run.communicate(timeout=30)
-    assert run.returncode == 130
+    assert run.returncode == 130, said
     assert said.strip().splitlines()[-1].startswith("Interrupted. Go on with: ")
     assert "Traceback" not in said
     assert not psutil.wait_procs(children, timeout=10)[1]

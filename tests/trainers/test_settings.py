@@ -153,6 +153,15 @@ group_size = "eight"
         ("[rl]\ndual_clip = 0.5\n", ":2: rl.dual_clip is 0.5, but must be 0, or above 1"),
         ("[rl]\ngamma = 1.5\n", ":2: rl.gamma is 1.5, but must be between 0 and 1"),
         ("[env]\nitems = 'nowhere.json'\n", ":2: env.items names 'nowhere.json', which is no file"),
+        ("[run]\ntrackers = ['tensorbord']\n", ":2: run.trackers names 'tensorbord', but tensorboard, "),
+        ("[run]\ntrackers = ['wandb']\n", "which is not installed: run `pip install wandb`"),
+        ("[agent]\nwindow = 0\n", ":2: agent.window is 0, but must be at least 1"),
+        ("[engine]\nname = 'remote'\n", "engine.server is '', but remote needs an address"),
+        ("[engine]\nname = 'api'\nserver = 'http://a/v1'\n", "engine.model is empty"),
+        (
+            "[sampling]\ntop_p = 0.9\n[engine]\nname = 'remote'\nserver = 'http://a/v1'\n",
+            ":2: sampling.top_p is 0.9, but a server's log-probabilities are those at 1",
+        ),
         ("[env]\nserver = 'http://a'\nreplicas = 2\n", ":3: env.replicas counts local servers"),
     ],
 )

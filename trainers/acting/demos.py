@@ -14,7 +14,7 @@ from gym_agents.trajectory import Generation, Outcome, Trajectory, Turn
 from gym_agents.vector import Event
 from trainers.acting.agents import Agent, Prompt
 from trainers.acting.chat import ChatLayout
-from trainers.acting.engines.base import Completion
+from trainers.acting.engines.base import Completion, Finish
 from trainers.acting.sampler import Draw, ItemSampler
 from trainers.acting.worlds import make_worlds, training_items
 from trainers.config import Config
@@ -147,16 +147,19 @@ def _trajectory(attempt: _Attempt, envs: HorizonLimit, last: Event) -> Trajector
 def as_sampled(episode: Trajectory, agent: Agent, layout: ChatLayout) -> Trajectory:
     """A demonstration with the tokens that the agent would have been given and have sampled to play it.
 
-    The log-probabilities are left out: nobody sampled them.
+    The log-probabilities are left out: nobody sampled them. Where the agent asks for a plan or a reflection the
+    expert says nothing, so that nothing is learned from it there.
     """
     play = agent.play(episode.instruction, episode.turns[0].observation)
     observations = [*(turn.observation for turn in episode.turns[1:]), episode.final_observation]
     step, turns = next(play), []
     for turn, observation in zip(episode.turns, observations, strict=True):
-        assert isinstance(step, Prompt)
-        ids = layout.supervised(turn.reply)
-        generation = Generation(step.context_ids, ids, logprobs=(), fresh=step.fresh, part=step.part)
-        turns.append(msgspec.structs.replace(turn, generations=(generation,)))
-        play.send(Completion(None, ids, logprobs=(), finish="stop", weight_version=0))
+        generations = []
+        while isinstance(step, Prompt):
+            ids = layout.supervised(turn.reply) if step.part == "act" else ()
+            generations.append(Generation(step.context_ids, ids, (), fresh=step.fresh, part=step.part))
+            finish: Finish = "stop" if ids else "length"
+            step = play.send(Completion(None, ids, logprobs=(), finish=finish, weight_version=0))
+        turns.append(msgspec.structs.replace(turn, generations=tuple(generations)))
         step = play.send(observation)
     return msgspec.structs.replace(episode, turns=tuple(turns))

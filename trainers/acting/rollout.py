@@ -288,10 +288,17 @@ class _Rollout:
         index = self._asking.pop(completion.conversation)
         episode = self._episodes[index]
         if not completion.sampled_ids:
-            self._end(index, Outcome.LENGTH_CUT)
+            self._no_room(index, episode)
         elif episode.play is not None and episode.prompt is not None:
             episode.generations.append(_generation(episode.prompt, completion))
             self._advance(index, episode.play.send(completion))
+
+    def _no_room(self, index: int, episode: _Episode) -> None:
+        """No token more; what was sampled for a reply that never came is a turn that earns nothing."""
+        if episode.generations:
+            episode.reply = ""
+            self._end_turn(episode, 0.0, episode.score, valid=False, command=None)
+        self._end(index, Outcome.LENGTH_CUT)
 
     # Beginnings and ends.
 

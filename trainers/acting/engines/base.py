@@ -10,6 +10,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+Finish = Literal["stop", "length"]
+"""`length`: the token limit or the model's context ended it, not a stop id."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -44,8 +47,7 @@ class Completion:
     sampled_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     """Of each sampled id, under the distribution at the sampling temperature (before top-p)."""
-    finish: Literal["stop", "length"]
-    """`length`: the token limit or the model's context ended it, not a stop id."""
+    finish: Finish
     weight_version: int
 
 
@@ -62,11 +64,13 @@ class Usage:
 
 
 class Engine(Protocol):
-    """The four verbs of generation."""
+    """What generates."""
 
     usage: Usage
     max_context: int
     """Most tokens that a conversation can hold."""
+    missing: tuple[str, ...]
+    """What training needs and this engine does not give; where there is any, it serves evaluation alone."""
 
     def submit(self, request: Request) -> None:
         """Queues a request; at most one per conversation at a time."""
@@ -82,4 +86,8 @@ class Engine(Protocol):
 
     def sync(self, weight_version: int) -> None:
         """The policy's weights changed: forget every conversation and whatever was computed from them."""
+        ...
+
+    def close(self) -> None:
+        """Forgets every conversation and lets go of what it holds; nothing can be asked any more."""
         ...

@@ -12,18 +12,17 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from gym_agents.errors import UsageError
-from trainers.acting.engines.base import Completion, Request, Usage
+from trainers.acting.engines.base import Completion, Finish, Request, Usage
 from trainers.acting.engines.cache import KVCache, Row, plan
 from trainers.acting.engines.drawing import draw, uniforms
 from trainers.acting.engines.weights import DecodingForm
 
-Finish = Literal["stop", "length"]
 WORTH_WAITING = 16
 """A new conversation waits for another one's prompt to be encoded if they share this many further tokens."""
 
@@ -75,6 +74,8 @@ class HFEngine:
         UsageError: if the model keeps anything but plain keys and values (sliding windows, recurrent states,
             an encoder), or computes attention in a way of its own.
     """
+
+    missing: tuple[str, ...] = ()
 
     def __init__(
         self, model: Any, *, max_batch: int = 64, max_context: int = 2048, max_tokens: int = 4096
@@ -143,6 +144,12 @@ class HFEngine:
         self._weight_version = weight_version
         self._form.weights_changed()
         self._forget()
+
+    def close(self) -> None:
+        """Frees every conversation and the memory of their keys and values."""
+        self._forget()
+        self._form.weights_changed()
+        self._cache = KVCache(self._max_batch)
 
     def _forget(self) -> None:
         for queue in (self._conversations, self._waiting, self._active, self._done, self._free, self._slots):
