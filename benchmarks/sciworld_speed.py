@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import gymnasium
 import psutil
@@ -98,12 +98,10 @@ class Served:
         self._log.close()
 
 
-def open_vector(num_envs: int, server: str, **more: Any) -> HorizonLimit:
+def open_vector(num_envs: int, server: str) -> HorizonLimit:
     """Sessions without a turn limit."""
-    made = gymnasium.make_vec(
-        ID, num_envs=num_envs, server=server, max_episode_steps=-1, step_limit=10_000, **more
-    )
-    return cast(HorizonLimit, made)
+    limits = {"max_episode_steps": -1, "step_limit": 10_000, "deadline": 1000.0}
+    return cast(HorizonLimit, gymnasium.make_vec(ID, num_envs=num_envs, server=server, **limits))
 
 
 def record(count: int, turns: int) -> list[Script]:
@@ -199,6 +197,8 @@ def opening(envs: HorizonLimit, scripts: list[Script]) -> tuple[float, float, in
     first, last = 0.0, 0.0
     while waiting:
         for event in envs.recv():
+            if event.error is not None:
+                raise event.error
             last = time.perf_counter() - started
             first = first or last
             steps += event.index not in waiting
@@ -259,6 +259,7 @@ def main(settings: Settings) -> None:
 
     def row(way: str, sessions: int, *cells: float) -> None:
         figures[f"{way} {sessions}"] = cells
+        console.print(way, sessions, *(f"{cell:,.1f}" for cell in cells))
         table.add_row(way, str(sessions), *(f"{cell:,.1f}" for cell in cells))
 
     row("raw calls", 1, 0, 0, 0, raw_calls(scripts, settings.seconds), 0)

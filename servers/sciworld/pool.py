@@ -12,8 +12,8 @@ from servers.sciworld.simulator import Simulator
 
 MAX_SIMULATORS = 64
 """Most simulators that one Java process is given memory for."""
-HEAP = 1024
-"""Megabytes of heap for all of them."""
+HEAP = 256 + 16 * MAX_SIMULATORS
+"""Megabytes of heap: a loaded simulator keeps about 12 alive, and a gold path needs room to be searched."""
 
 
 class Pool:
