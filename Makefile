@@ -9,6 +9,9 @@ DEV := $(VENV)/.installed-dev
 
 # Tried in this order; `make PYTHONS=/path/to/python ...` names another.
 PYTHONS ?= python3.13 python3.12 python3.11 python3
+# A run goes on, and a checkpoint is evaluated, with the settings of its run.
+FOUND = $(wildcard $(if $(RUN),$(RUN)/config.toml) $(if $(CKPT),$(CKPT)/config.toml $(CKPT)/../../config.toml))
+RECIPE = @$(firstword $(FOUND) trainers/recipes/$(ENV).toml)
 SET = $(if $(MODEL),--policy.model '$(MODEL)') $(if $(RUN),--run.folder '$(RUN)')
 PYTEST := $(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
@@ -16,7 +19,7 @@ PYTEST := $(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 NEEDS_sciworld := java
 NEEDS = $(NEEDS_$(ENV))
 
-.PHONY: help install train sft dpo evolve serve eval bench test test-fast test-gpu check format clean known-env java corpus
+.PHONY: help install train sft dpo evolve serve eval bench test test-fast test-gpu check format clean named-env known-env java corpus
 
 help: ## list the commands
 	@awk -F ': .*## ' '/^[a-z-]+: .*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -24,22 +27,22 @@ help: ## list the commands
 install: $(TRAIN) ## set up everything that training needs, and stop there
 
 train: known-env $(TRAIN) $(NEEDS) ## ENV=textcraft [MODEL=name-or-path] [RUN=folder] [ARGS='--rl.updates 3']: train, evaluated before and after
-	$(PY) -m trainers @trainers/recipes/$(ENV).toml $(SET) $(ARGS)
+	$(PY) -m trainers $(RECIPE) $(SET) $(ARGS)
 
 sft: known-env $(TRAIN) $(NEEDS) ## ENV=textcraft [ARGS='--sft.files a.jsonl']: imitate the expert's episodes, or those of files
-	$(PY) -m trainers @trainers/recipes/$(ENV).toml --run.method sft --warm_start.steps 0 $(SET) $(ARGS)
+	$(PY) -m trainers $(RECIPE) --run.method sft --warm_start.steps 0 $(SET) $(ARGS)
 
 dpo: known-env $(TRAIN) $(NEEDS) ## ENV=textcraft [ARGS='--dpo.files a.jsonl']: learn which of two episodes is better, own or from files
-	$(PY) -m trainers @trainers/recipes/$(ENV).toml --run.method dpo $(SET) $(ARGS)
+	$(PY) -m trainers $(RECIPE) --run.method dpo $(SET) $(ARGS)
 
 evolve: known-env $(TRAIN) $(NEEDS) ## ENV=textcraft [...]: AgentEvol, which imitates what went well of what it tried
-	$(PY) -m trainers @trainers/recipes/$(ENV).toml --run.method evolve $(SET) $(ARGS)
+	$(PY) -m trainers $(RECIPE) --run.method evolve $(SET) $(ARGS)
 
-serve: $(BASE) $(NEEDS) ## ENV=textcraft [PORT=36001] [REPLICAS=4] [ARGS='--token ...']: serve a scenario over HTTP
+serve: named-env $(BASE) $(NEEDS) ## ENV=textcraft [PORT=36201] [REPLICAS=4] [ARGS='--token ...']: serve a scenario over HTTP
 	$(PY) -m servers $(ENV) $(if $(PORT),--port $(PORT)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(ARGS)
 
 eval: known-env $(TRAIN) $(NEEDS) ## ENV=textcraft [CKPT=run-or-checkpoint] [MODEL=...] [ARGS=...]: play the held-out items
-	$(PY) -m trainers evaluate @trainers/recipes/$(ENV).toml $(if $(CKPT),--checkpoint '$(CKPT)') $(SET) $(ARGS)
+	$(PY) -m trainers evaluate $(RECIPE) $(if $(CKPT),--checkpoint '$(CKPT)') $(SET) $(ARGS)
 
 bench: $(TRAIN) $(NEEDS) ## [ENV=textcraft] [ARGS='--sessions 64']: measure how many steps a second the environments make
 	$(PY) -m benchmarks.throughput $(ENV) $(ARGS)
@@ -71,8 +74,11 @@ clean: ## remove .venv, builds and caches; runs/ stays
 corpus: $(BASE)
 	@$(PY) -m servers.searchqa.embedded
 
+named-env:
+	@test -n '$(ENV)' || { echo 'Say which scenario: make $(or $(firstword $(MAKECMDGOALS)),train) ENV=textcraft' >&2; exit 2; }
+
 # Says what is wrong with ENV= before anything large is installed.
-known-env: $(BASE)
+known-env: named-env $(BASE)
 	@$(PY) -c 'import sys; sys.excepthook = lambda *error: print("ENV:", error[1], file=sys.stderr); \
 	from gym_agents.tasks import load_scenario, scenario_row; load_scenario(scenario_row(sys.argv[1]))' '$(ENV)'
 

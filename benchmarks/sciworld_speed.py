@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import gymnasium
 import psutil
@@ -100,7 +100,7 @@ class Served:
 
 def open_vector(num_envs: int, server: str) -> HorizonLimit:
     """Sessions without a turn limit."""
-    limits = {"max_episode_steps": -1, "step_limit": 10_000, "deadline": 1000.0}
+    limits: dict[str, Any] = {"max_episode_steps": -1, "step_limit": 10_000, "deadline": 1000.0}
     return cast(HorizonLimit, gymnasium.make_vec(ID, num_envs=num_envs, server=server, **limits))
 
 

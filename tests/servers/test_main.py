@@ -192,7 +192,7 @@ class TestRefusals:
         ("arguments", "words"),
         [
             (("textcrft",), "Did you mean 'textcraft'?"),
-            (("searchqa",), "not built yet"),
+            (("webarena",), "not built yet"),
             (("tests.fakes:NoWorld",), "'tests.fakes:NoWorld' does not name a subclass"),
             (("no_such_module:World",), "no module 'no_such_module'"),
             ((COUNTING, "--host", "0.0.0.0"), "give a --token"),
