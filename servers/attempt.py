@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import logging
+import traceback
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -41,7 +43,8 @@ class _WorldsFault:
     ) -> None:
         if isinstance(error, (Exception, SystemExit)) and not isinstance(error, AgentGymError):
             first = _first_cause(error)
-            raise WorldFailure(f"The world failed: {type(first).__name__}: {first}") from error
+            log.error("The world failed.", exc_info=error)
+            raise WorldFailure(f"The world failed: {type(first).__name__}: {first}{_place(first)}") from error
 
 
 worlds_fault = _WorldsFault()
@@ -55,6 +58,12 @@ def _first_cause(error: BaseException) -> BaseException:
         chain.append(earlier)
         earlier = earlier.__cause__ or (None if earlier.__suppress_context__ else earlier.__context__)
     return chain[-1]
+
+
+def _place(error: BaseException) -> str:
+    """Where it was raised: ` (countdown.py, line 12)`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 def choose_item(world: World, task: str | None, call: wire.Reset) -> int:
