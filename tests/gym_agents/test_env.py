@@ -123,7 +123,7 @@ def test_items_out_of_range_of_another_task_or_unnamed() -> None:
 def test_a_failed_world_is_a_typed_error_and_the_next_reset_goes_on() -> None:
     env = make("RaisingWorld")
     env.reset(options={"item": 0})
-    with pytest.raises(WorldFailure, match=r"the helper went away \(fakes.py, line \d+\)"):
+    with pytest.raises(WorldFailure, match=r"the helper went away . \(fakes.py, line \d+\)"):
         env.step("Action: add 3")
     with pytest.raises(ResetNeeded):
         env.step("Action: add 1")
