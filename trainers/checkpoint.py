@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 from trainers.acting.curriculum import Progress
-from trainers.folder import update_name, write_whole
+from trainers.folder import update_name, update_number, write_whole
 from trainers.models import Policy
 
 WARM_START = "warm-start"
@@ -78,7 +78,7 @@ class Checkpoints:
         return next((path for path in reversed(found) if is_complete(path)), None)
 
     def _updates(self) -> list[Path]:
-        return sorted(self.folder.glob("update-*"))
+        return sorted(self.folder.glob("update-*"), key=update_number)
 
 
 def restore(path: Path, policy: Policy, optimizer: torch.optim.Optimizer | None = None) -> State:

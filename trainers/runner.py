@@ -89,7 +89,7 @@ def evaluate(config: Config, folder: Path, checkpoint: str | None) -> None:
     """Plays the held-out items with a checkpoint, or with the policy as it was loaded, or with an API model.
 
     Raises:
-        ConfigError: if there is no such checkpoint.
+        ConfigError: if there is no such checkpoint, or the folder holds the evaluation of another.
         EvaluationOnly: if the engine cannot be given a checkpoint's weights.
     """
     path = _checkpoint(Path(checkpoint)) if checkpoint else None
@@ -100,6 +100,7 @@ def evaluate(config: Config, folder: Path, checkpoint: str | None) -> None:
             _give_weights(evaluator, path)
         elif path is not None:
             raise ConfigError(["--checkpoint: an API model has none"])
+        _demand_same_weights(evaluator)
         evaluator.evaluation(evaluator.state.update)
     evaluator.screen.say(f"Episodes: {evaluator.folder.evaluations}")
     evaluator.close()
@@ -115,6 +116,16 @@ def _give_weights(run: Run, checkpoint: Path | None) -> None:
         )
     if checkpoint is not None or not run.engine.missing:
         run.engine.sync(run.state.update)
+
+
+def _demand_same_weights(evaluator: Evaluator) -> None:
+    """What the folder holds of other weights is not to be lost."""
+    update, folder = evaluator.state.update, evaluator.folder
+    known = evaluator.from_main(lambda: folder.read_evaluation(update))
+    if known and known.weights != evaluator.weights():
+        raise ConfigError(
+            [f"run.folder: {folder.path} holds the evaluation of other weights, also after {update} updates"]
+        )
 
 
 def write_demonstrations(config: Config, path: Path) -> None:
