@@ -7,11 +7,14 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 
 import msgspec
 import torch
+from safetensors import SafetensorError
 
 from trainers.acting.curriculum import Progress
+from trainers.errors import DamagedCheckpoint
 from trainers.folder import update_name, update_number, write_whole
 from trainers.models import Policy
 
@@ -82,11 +85,33 @@ class Checkpoints:
 
 
 def restore(path: Path, policy: Policy, optimizer: torch.optim.Optimizer | None = None) -> State:
-    """Loads a checkpoint into a policy, and into its optimizer where it holds one; gives the state it was saved in."""
-    policy.load_weights(path / "weights.safetensors")
-    if optimizer is not None and (path / "optimizer.pt").exists():
-        optimizer.load_state_dict(torch.load(path / "optimizer.pt", weights_only=True))
+    """Loads a checkpoint into a policy, and into its optimizer where it holds one; gives the state it was saved in.
+
+    Raises:
+        DamagedCheckpoint: one of its files cannot be read.
+        PolicyError: it is of another model.
+    """
+    weights, moments = path / "weights.safetensors", path / "optimizer.pt"
+    with _demand_readable(weights):
+        policy.load_weights(weights)
+    if optimizer is not None and moments.exists():
+        with _demand_readable(moments):
+            optimizer.load_state_dict(torch.load(moments, weights_only=True))
     return _manifest(path).state
+
+
+@contextmanager
+def _demand_readable(file: Path) -> Iterator[None]:
+    """An older checkpoint is not taken in silence: it would cost updates that are only said to be there."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (SafetensorError, UnpicklingError, EOFError, RuntimeError, ValueError) as error:
+        raise DamagedCheckpoint(
+            f"{file} is damaged ({error}). Without the folder {file.parent} "
+            "a run goes on from the checkpoint before it."
+        ) from error
 
 
 def is_complete(path: Path) -> bool:

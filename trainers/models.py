@@ -134,7 +134,7 @@ class Policy:
         found = hashlib.sha256()
         for key, parameter in self.trainable.items():
             found.update(key.encode())
-            found.update(parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy())
+            found.update(parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
         return found.hexdigest()
 
     def save_weights(self, path: Path) -> None:

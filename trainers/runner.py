@@ -12,6 +12,7 @@ import transformers
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
+from gym_agents.connect import load_world_scenario, server_variable
 from gym_agents.launcher import local_server
 from gym_agents.tasks import find_spec
 from trainers import agentevol, dpo, rl, sft
@@ -231,11 +232,12 @@ def make_optimizer(policy: Policy, config: RLConfig) -> torch.optim.Optimizer:
 
 def _shared_servers(config: Config, accelerator: Accelerator) -> str:
     """On several processes the main one starts the servers, and all share their addresses."""
-    if config.env.server or accelerator.num_processes == 1:
-        return config.env.server
+    world = find_spec(config.env.id).kwargs["scenario"]
+    named = config.env.server or server_variable(load_world_scenario(world))
+    if named or accelerator.num_processes == 1:
+        return named
     addresses: list[str] = []
     if accelerator.is_main_process:
-        world = find_spec(config.env.id).kwargs["scenario"]
         addresses = [local_server(world, number).start() for number in range(config.env.replicas)]
     shared: str = broadcast_object_list([",".join(addresses)])[0]
     return shared

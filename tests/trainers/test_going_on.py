@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gym_agents import trajectory
+from gym_agents.launcher import local_server
 from tests.trainers.test_run import RECIPE, SMALL, interrupted_in_update, metrics, train
 from trainers.__main__ import main
-from trainers.checkpoint import Checkpoints, State
+from trainers.checkpoint import Checkpoints, State, restore
 from trainers.config import PolicyConfig
+from trainers.errors import DamagedCheckpoint
 from trainers.folder import RunFolder, new_folder_name
 from trainers.models import load_policy
 
@@ -100,3 +103,47 @@ def test_a_run_goes_on_after_a_line_that_broke_off(
     train(tmp_path, *flags)
     assert [row["update"] for row in metrics(tmp_path)] == [1, 2]
     assert len(list(trajectory.read(tmp_path / "trajectories" / "update-0002.jsonl"))) == 4
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.pt"])
+def test_a_checkpoint_damaged_at_equal_size_is_named(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    flags = (*SMALL, "--rl.updates", "2")
+    train(folder, *flags)
+    damaged = folder / "checkpoints" / "update-0002"
+    (damaged / name).write_bytes(b"\xff" * (damaged / name).stat().st_size)
+    again = [f"@{RECIPE}", *flags, "--run.folder", str(folder)]
+    assert main(again) == 1
+    said = capsys.readouterr().err
+    assert f"DamagedCheckpoint: {damaged / name} is damaged" in said
+    shutil.rmtree(damaged)
+    assert main(again) == 0
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.pt"])
+def test_a_checkpoint_of_which_a_part_was_overwritten_is_named(name: str, tmp_path: Path) -> None:
+    policy = load_policy(PolicyConfig("tiny", lora_rank=2, max_context=64), torch.device("cpu"))
+    optimizer = torch.optim.AdamW(policy.trainable.values())
+    Checkpoints(tmp_path).save(State(update=1), policy, optimizer, keep=1)
+    path = tmp_path / "update-0001" / name
+    whole = path.read_bytes()
+    for start in (0, len(whole) // 2, len(whole) - 200):
+        path.write_bytes(whole[:start] + b"\0" * 64 + whole[start + 64 :])
+        with suppress(DamagedCheckpoint):
+            restore(path.parent, policy, optimizer)
+
+
+@pytest.mark.parametrize("named", ["flag", "variable"])
+def test_the_expert_is_a_server_of_ones_own_whatever_server_is_named(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = local_server("textcraft").start()
+    flags = ["--warm_start.episodes", "2", "--output", str(tmp_path / "demos.jsonl")]
+    if named == "variable":
+        monkeypatch.setenv("AGENTGYM_TEXTCRAFT_URL", address)
+    else:
+        flags += ["--env.server", address]
+    assert main(["demos", f"@{RECIPE}", *flags]) == 0
+    assert len(list(trajectory.read(tmp_path / "demos.jsonl"))) == 2

@@ -25,7 +25,7 @@ def make_worlds(config: EnvConfig, *, server: str = "", expert: bool = False) ->
         config.id,
         config.num_envs,
         max_episode_steps=-1,
-        server=server or config.server or None,
+        server=None if expert else server or config.server or None,
         replicas=1 if expert else config.replicas,
         expert=expert,
         **config.options,
