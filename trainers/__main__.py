@@ -16,7 +16,6 @@ a folder that plain transformers can load.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -59,24 +58,27 @@ def _train(words: list[str]) -> None:
     if config := _configured(words):
         from trainers import runner
 
-        folder = Path(config.run.folder or new_folder_name(config.env.id, "train"))
-        with _resumable(folder):
-            runner.train(config, folder)
+        folder = RunFolder(Path(config.run.folder or new_folder_name(config.env.id, "train")))
+        with _resumable(folder, folder.command()):
+            runner.train(config, folder.path)
 
 
 def _evaluate(words: list[str]) -> None:
     checkpoint = _take(words, "--checkpoint")
+    if checkpoint and not Path(checkpoint).is_dir():
+        raise ConfigError([f"--checkpoint: {checkpoint} is no folder"])
     if config := _configured(words):
         from trainers import runner
 
-        folder = Path(config.run.folder or new_folder_name(config.env.id, "evaluate"))
-        with _resumable(folder):
-            runner.evaluate(config, folder, checkpoint)
+        folder = RunFolder(Path(config.run.folder or new_folder_name(config.env.id, "evaluate")))
+        flags = ("--checkpoint", checkpoint) if checkpoint else ()
+        with _resumable(folder, folder.command(*flags, name="evaluate")):
+            runner.evaluate(config, folder.path, checkpoint)
 
 
 def _demos(words: list[str]) -> None:
     output = _output(words)
-    if config := _configured(words):
+    if config := _configured(words, fills_folder=False):
         from trainers import runner
 
         runner.write_demonstrations(config, output)
@@ -100,9 +102,11 @@ def _export(words: list[str]) -> None:
 COMMANDS = {"train": _train, "evaluate": _evaluate, "demos": _demos, "audit": _audit, "export": _export}
 
 
-def _configured(words: list[str]) -> Config | None:
+def _configured(words: list[str], *, fills_folder: bool = True) -> Config | None:
     """The configuration that the words ask for; with --dry-run it is printed, and nothing is to be done."""
     config = load([word for word in words if word != "--dry-run"])
+    if fills_folder and config.run.folder:
+        RunFolder(Path(config.run.folder)).demand_fit(config)
     if "--dry-run" in words:
         print(to_toml(config), end="")
         return None
@@ -127,31 +131,24 @@ def _output(words: list[str]) -> Path:
 
 
 @contextmanager
-def _resumable(folder: Path) -> Iterator[None]:
+def _resumable(folder: RunFolder, command: str) -> Iterator[None]:
     """Where it is interrupted, says how to go on."""
     try:
         yield
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_how_to_resume(RunFolder(folder).config)) from None
+        started = folder.config.exists()
+        raise KeyboardInterrupt(f"Go on with: {command}" if started else "Nothing was written yet.") from None
 
 
 def _take(words: list[str], flag: str) -> str | None:
     """Takes a flag and its value out of the words."""
-    if flag not in words:
+    at = next((at for at, word in enumerate(words) if word.partition("=")[0] == flag), None)
+    if at is None:
         return None
-    at = words.index(flag)
-    if at + 1 == len(words):
+    _, equals, value = words.pop(at).partition("=")
+    if not equals and at == len(words):
         raise ConfigError([f"{flag}: needs a value"])
-    value = words[at + 1]
-    del words[at : at + 2]
-    return value
-
-
-def _how_to_resume(config: Path) -> str:
-    if not config.exists():
-        return "Nothing was written yet."
-    python = os.path.relpath(sys.executable)
-    return f"Go on with: {python} -m trainers @{config} --run.folder {config.parent}"
+    return value if equals else words.pop(at)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ class Checkpoints:
     def best(self) -> int | None:
         """The update whose weights are kept as the best, `None` if there are none yet."""
         path = self.folder / BEST
-        return _manifest(path).state.update if is_complete(path) else None
+        return read_state(path).update if is_complete(path) else None
 
     def newest(self) -> Path | None:
         """The newest complete checkpoint: of an update, else of the warm start, else `None`."""
@@ -97,7 +97,7 @@ def restore(path: Path, policy: Policy, optimizer: torch.optim.Optimizer | None 
     if optimizer is not None and moments.exists():
         with _demand_readable(moments):
             optimizer.load_state_dict(torch.load(moments, weights_only=True))
-    return _manifest(path).state
+    return read_state(path)
 
 
 @contextmanager
@@ -122,6 +122,11 @@ def is_complete(path: Path) -> bool:
         return False
     sizes = {file.name: file.stat().st_size for file in path.iterdir()}
     return all(sizes.get(name) == size for name, size in files.items())
+
+
+def read_state(path: Path) -> State:
+    """The state that a checkpoint was saved in."""
+    return _manifest(path).state
 
 
 def _manifest(path: Path) -> _Manifest:

@@ -6,6 +6,8 @@ import dataclasses
 import json
 import os
 import platform
+import shlex
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -62,6 +64,11 @@ class RunFolder:
         self.trajectories = path / "trajectories"
         self.evaluations = path / "evaluations"
 
+    def command(self, *flags: str, name: str = "train") -> str:
+        """The command line that goes on with what is in the folder."""
+        words = [os.path.relpath(sys.executable), "-m", "trainers", name, f"@{self.config}"]
+        return shlex.join([*words, "--run.folder", str(self.path), *flags])
+
     def unsound(self, update: int, process: int) -> Path:
         """Where a process keeps the rows of a step that must not be made."""
         return self.path / f"unsound-{update_name(update)}-process-{process}.pt"
@@ -70,8 +77,12 @@ class RunFolder:
         """Refuses a configuration that the folder's content does not allow.
 
         Raises:
-            ConfigError: if the folder holds a run that was configured otherwise, or files but no run.
+            ConfigError: if the folder holds a run that was configured otherwise, or files but no run, or is none.
         """
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError([f"run.folder: {self.path} is no folder"])
+        if not str(self.path).isprintable():  # such a name could not be noted in the folder's files
+            raise ConfigError([f"run.folder: {str(self.path)!a} holds characters that are no text"])
         if not self.config.exists():
             if self.path.exists() and any(self.path.iterdir()):
                 raise ConfigError([f"run.folder: {self.path} holds files, but no run"])
@@ -88,9 +99,16 @@ class RunFolder:
             )
 
     def make(self, config: Config, **versions: str) -> None:
-        """Makes what is not there yet, and notes the configuration and what the run runs on."""
-        for path in (self.trajectories, self.evaluations, self.checkpoints):
-            path.mkdir(parents=True, exist_ok=True)
+        """Makes what is not there yet, and notes the configuration and what the run runs on.
+
+        Raises:
+            ConfigError: there can be no such folder.
+        """
+        try:
+            for path in (self.trajectories, self.evaluations, self.checkpoints):
+                path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError([f"run.folder: {self.path} cannot be made: {error.strerror}"]) from error
         write_whole(self.config, to_toml(config).encode())
         facts = {"python": platform.python_version(), "machine": platform.platform(), **versions}
         write_whole(self.path / "versions.json", _pretty({**facts, **dict(_installed(PACKAGES))}))

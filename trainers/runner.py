@@ -22,7 +22,7 @@ from trainers.acting.chat import ChatLayout
 from trainers.acting.demos import expert_episodes
 from trainers.acting.engines.api import ApiEngine
 from trainers.acting.worlds import make_worlds
-from trainers.checkpoint import Checkpoints, is_complete, restore
+from trainers.checkpoint import Checkpoints, is_complete, read_state, restore
 from trainers.config import Config, RLConfig
 from trainers.engines import demand_training, demand_whole_weights, make_engine, model_server
 from trainers.folder import RunFolder, replace_episodes
@@ -62,12 +62,22 @@ def train(config: Config, folder: Path) -> None:
     """
     if config.engine.name == "api":
         raise ConfigError(["engine.name: is 'api', whose models can be evaluated and no more"])
+    _demand_more_updates(config, RunFolder(folder))
     run = build(config, folder)
     with closing(run.engine):
         demand_training(run.engine)
         run.engine.sync(0)
         _train(run, config)
     run.close()
+
+
+def _demand_more_updates(config: Config, folder: RunFolder) -> None:
+    """A run does not go back: what it was after fewer updates is not kept."""
+    newest = Checkpoints(folder.checkpoints).newest()
+    done = read_state(newest).update if newest else 0
+    if config.updates < done:
+        name = f"{config.run.method}.updates"
+        raise ConfigError([f"{name}: is {config.updates}, but the run in {folder.path} has made {done}"])
 
 
 def _train(run: Run, config: Config) -> None:
@@ -82,7 +92,7 @@ def _train(run: Run, config: Config) -> None:
     if run.is_main:
         draw_curve(run.folder, title=f"{config.env.id}, items of {after.numbering}")
         run.policy.save(run.folder.policy)
-    for line in final_lines(run.folder.path, config.run.method, before, after):
+    for line in final_lines(run.folder, config.run.method, before, after):
         run.screen.say(line)
 
 
