@@ -127,8 +127,9 @@ class RunFolder:
 
     def forget_after(self, update: int) -> None:
         """Drops what an interrupted run noted of updates that will be played again."""
-        rows = [row for row in self.read_metrics() if row["update"] <= update]
-        write_whole(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        if self.metrics.exists():
+            rows = [row for row in self.read_metrics() if row["update"] <= update]
+            write_whole(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
         for path in self.trajectories.glob("update-*"):
             if update_number(path) > update:
                 path.unlink()
