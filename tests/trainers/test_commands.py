@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,8 +14,8 @@ import gym_agents
 from gym_agents.errors import EmptySplit
 from tests.trainers.test_run import RECIPE, SMALL, train
 from trainers import runner
-from trainers.__main__ import main
 from trainers.acting.worlds import make_worlds, split_items
+from trainers.commands import main
 from trainers.config import EnvConfig
 from trainers.folder import RunFolder
 
@@ -92,3 +93,12 @@ def test_a_world_without_items_of_a_split_is_a_typed_error() -> None:
     with pytest.raises(EmptySplit, match="counting holds no items in its split 'eval'"):
         split_items(envs, ("High",), "eval")
     envs.close()
+
+
+def test_ctrl_c_while_modules_are_loaded_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "tyro.py").write_text("raise KeyboardInterrupt")
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    words = [sys.executable, "-m", "trainers", "--dry-run"]
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.strip() == "Interrupted. Nothing was written yet."

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from gym_agents import trajectory
 from gym_agents.launcher import local_server
 from tests.trainers.test_run import RECIPE, SMALL, interrupted_in_update, metrics, train
-from trainers.__main__ import main
 from trainers.checkpoint import Checkpoints, State, restore
+from trainers.commands import main
 from trainers.config import PolicyConfig
 from trainers.errors import DamagedCheckpoint
 from trainers.folder import RunFolder, new_folder_name
