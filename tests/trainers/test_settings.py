@@ -181,6 +181,7 @@ group_size = "eight"
             "[sampling]\ntop_p = 0.9\n[engine]\nname = 'remote'\nserver = 'http://a/v1'\n",
             ":2: sampling.top_p is 0.9, but a server's log-probabilities are those at 1",
         ),
+        ("[env]\nserver = 'http://a, b:1'\n", ":2: env.server is 'http://a, b:1', but must hold addresses"),
         ("[env]\nserver = 'http://a'\nreplicas = 2\n", ":3: env.replicas counts local servers"),
     ],
 )
