@@ -54,11 +54,12 @@ def connect(
 
     `server` names one address or several with commas. Without it the environment variable
     `AGENTGYM_<SCENARIO>_URL` does, and without that `replicas` local servers are started at first use;
-    they are shared by the whole process.
+    they are shared by the whole process. Only local servers play the `expert`, so that the variable, meant
+    for every environment, is passed over where one is asked for.
     """
     found = load_world_scenario(scenario)
     made = make_options(found.options, options)
-    named = server or os.environ.get(f"AGENTGYM_{found.name.upper()}_URL")
+    named = server or ("" if expert else server_variable(found))
     servers: list[str | LocalServer] = (
         [address.strip() for address in named.split(",") if address.strip()]
         if named
@@ -66,6 +67,11 @@ def connect(
     )
     token = token or os.environ.get("AGENTGYM_TOKEN")
     return Connection(found, made, _shared_client(found.name, servers, token, deadline))
+
+
+def server_variable(scenario: Scenario) -> str:
+    """The addresses that the environment variable of a scenario names, if it does."""
+    return os.environ.get(f"AGENTGYM_{scenario.name.upper()}_URL", "")
 
 
 def load_world_scenario(scenario: str) -> Scenario:

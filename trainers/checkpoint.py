@@ -7,12 +7,15 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 
 import msgspec
 import torch
+from safetensors import SafetensorError
 
 from trainers.acting.curriculum import Progress
-from trainers.folder import update_name, write_whole
+from trainers.errors import DamagedCheckpoint
+from trainers.folder import update_name, update_number, write_whole
 from trainers.models import Policy
 
 WARM_START = "warm-start"
@@ -70,7 +73,7 @@ class Checkpoints:
     def best(self) -> int | None:
         """The update whose weights are kept as the best, `None` if there are none yet."""
         path = self.folder / BEST
-        return _manifest(path).state.update if is_complete(path) else None
+        return read_state(path).update if is_complete(path) else None
 
     def newest(self) -> Path | None:
         """The newest complete checkpoint: of an update, else of the warm start, else `None`."""
@@ -78,15 +81,37 @@ class Checkpoints:
         return next((path for path in reversed(found) if is_complete(path)), None)
 
     def _updates(self) -> list[Path]:
-        return sorted(self.folder.glob("update-*"))
+        return sorted(self.folder.glob("update-*"), key=update_number)
 
 
 def restore(path: Path, policy: Policy, optimizer: torch.optim.Optimizer | None = None) -> State:
-    """Loads a checkpoint into a policy, and into its optimizer where it holds one; gives the state it was saved in."""
-    policy.load_weights(path / "weights.safetensors")
-    if optimizer is not None and (path / "optimizer.pt").exists():
-        optimizer.load_state_dict(torch.load(path / "optimizer.pt", weights_only=True))
-    return _manifest(path).state
+    """Loads a checkpoint into a policy, and into its optimizer where it holds one; gives the state it was saved in.
+
+    Raises:
+        DamagedCheckpoint: one of its files cannot be read.
+        PolicyError: it is of another model.
+    """
+    weights, moments = path / "weights.safetensors", path / "optimizer.pt"
+    with _demand_readable(weights):
+        policy.load_weights(weights)
+    if optimizer is not None and moments.exists():
+        with _demand_readable(moments):
+            optimizer.load_state_dict(torch.load(moments, weights_only=True))
+    return read_state(path)
+
+
+@contextmanager
+def _demand_readable(file: Path) -> Iterator[None]:
+    """An older checkpoint is not taken in silence: it would cost updates that are only said to be there."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (SafetensorError, UnpicklingError, EOFError, RuntimeError, ValueError) as error:
+        raise DamagedCheckpoint(
+            f"{file} is damaged ({error}). Without the folder {file.parent} "
+            "a run goes on from the checkpoint before it."
+        ) from error
 
 
 def is_complete(path: Path) -> bool:
@@ -97,6 +122,11 @@ def is_complete(path: Path) -> bool:
         return False
     sizes = {file.name: file.stat().st_size for file in path.iterdir()}
     return all(sizes.get(name) == size for name, size in files.items())
+
+
+def read_state(path: Path) -> State:
+    """The state that a checkpoint was saved in."""
+    return _manifest(path).state
 
 
 def _manifest(path: Path) -> _Manifest:

@@ -49,7 +49,7 @@ class EnvConfig:
     num_envs: int = 64
     """Most episodes in play at once."""
     server: str = ""
-    """Address, or several with commas; empty starts local servers."""
+    """Address, or several with commas; empty starts local servers. The expert always plays on a local one."""
     replicas: int = 1
     """How many local server processes."""
     items: str = ""

@@ -11,6 +11,12 @@ class PolicyError(UsageError):
     code = "bad_policy"
 
 
+class DamagedCheckpoint(UsageError):
+    """A checkpoint's files are all there and cannot be read."""
+
+    code = "damaged_checkpoint"
+
+
 class NothingToLearn(UsageError):
     """No trajectory holds a token that the policy sampled."""
 

@@ -6,6 +6,8 @@ import dataclasses
 import json
 import os
 import platform
+import shlex
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -62,6 +64,11 @@ class RunFolder:
         self.trajectories = path / "trajectories"
         self.evaluations = path / "evaluations"
 
+    def command(self, *flags: str, name: str = "train") -> str:
+        """The command line that goes on with what is in the folder."""
+        words = [os.path.relpath(sys.executable), "-m", "trainers", name, f"@{self.config}"]
+        return shlex.join([*words, "--run.folder", str(self.path), *flags])
+
     def unsound(self, update: int, process: int) -> Path:
         """Where a process keeps the rows of a step that must not be made."""
         return self.path / f"unsound-{update_name(update)}-process-{process}.pt"
@@ -70,8 +77,12 @@ class RunFolder:
         """Refuses a configuration that the folder's content does not allow.
 
         Raises:
-            ConfigError: if the folder holds a run that was configured otherwise, or files but no run.
+            ConfigError: if the folder holds a run that was configured otherwise, or files but no run, or is none.
         """
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError([f"run.folder: {self.path} is no folder"])
+        if not str(self.path).isprintable():  # such a name could not be noted in the folder's files
+            raise ConfigError([f"run.folder: {str(self.path)!a} holds characters that are no text"])
         if not self.config.exists():
             if self.path.exists() and any(self.path.iterdir()):
                 raise ConfigError([f"run.folder: {self.path} holds files, but no run"])
@@ -88,9 +99,16 @@ class RunFolder:
             )
 
     def make(self, config: Config, **versions: str) -> None:
-        """Makes what is not there yet, and notes the configuration and what the run runs on."""
-        for path in (self.trajectories, self.evaluations, self.checkpoints):
-            path.mkdir(parents=True, exist_ok=True)
+        """Makes what is not there yet, and notes the configuration and what the run runs on.
+
+        Raises:
+            ConfigError: there can be no such folder.
+        """
+        try:
+            for path in (self.trajectories, self.evaluations, self.checkpoints):
+                path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError([f"run.folder: {self.path} cannot be made: {error.strerror}"]) from error
         write_whole(self.config, to_toml(config).encode())
         facts = {"python": platform.python_version(), "machine": platform.platform(), **versions}
         write_whole(self.path / "versions.json", _pretty({**facts, **dict(_installed(PACKAGES))}))
@@ -101,17 +119,19 @@ class RunFolder:
             file.write(json.dumps(row) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The lines of all updates so far."""
+        """The lines of all updates so far; one that broke off at the end was never noted."""
         if not self.metrics.exists():
             return []
-        return [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]
+        whole, _, _ = self.metrics.read_text(encoding="utf-8").rpartition("\n")
+        return [json.loads(line) for line in whole.splitlines()]
 
     def forget_after(self, update: int) -> None:
         """Drops what an interrupted run noted of updates that will be played again."""
-        rows = [row for row in self.read_metrics() if row["update"] <= update]
-        write_whole(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        if self.metrics.exists():
+            rows = [row for row in self.read_metrics() if row["update"] <= update]
+            write_whole(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
         for path in self.trajectories.glob("update-*"):
-            if int(path.name.partition(".")[0].removeprefix("update-")) > update:
+            if update_number(path) > update:
                 path.unlink()
 
     def write_trajectories(self, update: int, episodes: Iterable[Trajectory]) -> None:
@@ -132,7 +152,7 @@ class RunFolder:
 
     def read_trajectories(self) -> list[Trajectory]:
         """The episodes of all updates so far, in their order."""
-        paths = sorted(self.trajectories.glob("update-*.jsonl"))
+        paths = sorted(self.trajectories.glob("update-*.jsonl"), key=update_number)
         return [episode for path in paths for episode in trajectory.read(path)]
 
     def write_evaluation(self, evaluation: Evaluation, episodes: Mapping[Way, Sequence[Trajectory]]) -> None:
@@ -155,19 +175,24 @@ class RunFolder:
 
     def read_evaluations(self) -> list[Evaluation]:
         """All finished evaluations, in the order of their updates."""
-        paths = sorted(self.evaluations.glob("update-*.json"))
+        paths = sorted(self.evaluations.glob("update-*.json"), key=update_number)
         return [msgspec.json.decode(path.read_bytes(), type=Evaluation) for path in paths]
 
 
 def new_folder_name(env_id: str, command: str) -> str:
-    """`runs/textcraft-train-20260131-120000` for `AgentGym/TextCraft-v0`."""
+    """`runs/textcraft-train-20260131-120000-4711` for `AgentGym/TextCraft-v0`, with the process that names it."""
     short = env_id.rpartition("/")[2].rpartition("-v")[0] or env_id
-    return f"runs/{short.lower()}-{command}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return f"runs/{short.lower()}-{command}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
 
 
 def update_name(update: int) -> str:
-    """Name of what belongs to an update; names sort as numbers do."""
+    """Name of what belongs to an update."""
     return f"update-{update:04d}"
+
+
+def update_number(path: Path) -> int:
+    """The update that a file or folder named so belongs to."""
+    return int(path.name.removeprefix("update-").partition(".")[0])
 
 
 def write_whole(path: Path, content: bytes) -> None:

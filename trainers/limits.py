@@ -172,14 +172,20 @@ def _files(config: Config) -> Broken:
         for file in files:
             if not Path(file).is_file():
                 yield name, f"names {file!r}, which is no file"
+    if not all(_is_address(part.strip()) for part in config.env.server.split(",") if part):
+        yield "env.server", f"is {config.env.server!r}, but must hold addresses, http:// or https://"
     if config.env.server and config.env.replicas > 1:
         yield "env.replicas", "counts local servers, but env.server names running ones"
+
+
+def _is_address(text: str) -> bool:
+    return text.startswith(("http://", "https://"))
 
 
 def _engine(config: Config) -> Broken:
     """What each kind of engine needs, and what a server's log-probabilities do not cover."""
     engine, sampling = config.engine, config.sampling
-    if engine.name != "hf" and not engine.server.startswith(("http://", "https://")):
+    if engine.name != "hf" and not _is_address(engine.server):
         yield (
             "engine.server",
             f"is {engine.server!r}, but {engine.name} needs an address, http:// or https://",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -127,6 +128,14 @@ class Policy:
         for layer in self.model.modules():
             if isinstance(layer, GradientCheckpointingLayer):
                 layer.training = layer.gradient_checkpointing
+
+    def fingerprint(self) -> str:
+        """A checksum of the weights that learn; what they act with beside them follows from the name."""
+        found = hashlib.sha256()
+        for key, parameter in self.trainable.items():
+            found.update(key.encode())
+            found.update(parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+        return found.hexdigest()
 
     def save_weights(self, path: Path) -> None:
         """Writes the trained weights, with reference and critic where there are any, into one safetensors file."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -62,16 +59,15 @@ def _draw_evaluations(
     )
 
 
-def final_lines(folder: Path, method: str, before: Evaluation, after: Evaluation) -> list[str]:
+def final_lines(folder: RunFolder, method: str, before: Evaluation, after: Evaluation) -> list[str]:
     """The three lines at the end of a run: what was gained, where everything is, what to do next."""
     errors = before.env_errors + after.env_errors
     apart = f"; {errors} attempts failed by the environment and are not counted" if errors else ""
-    python = os.path.relpath(sys.executable)
     return [
         f"Success on {len(after.results)} held-out items of {after.numbering}: {_change(before, after, 'sampled')} sampled, "
         f"{_change(before, after, 'greedy')} greedy (95% intervals over items{apart}).",
-        f"Run folder: {folder} (curve.png, metrics.jsonl, trajectories/, evaluations/, checkpoints/, policy/).",
-        f"Next, train on: {python} -m trainers @{folder / 'config.toml'} --run.folder {folder} --{method}.updates {2 * after.update}",
+        f"Run folder: {folder.path} (curve.png, metrics.jsonl, trajectories/, evaluations/, checkpoints/, policy/).",
+        f"Next, train on: {folder.command(f'--{method}.updates', str(2 * after.update))}",
     ]
 
 

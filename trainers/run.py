@@ -61,6 +61,16 @@ class Evaluator:
         asked = self.config.run.deterministic
         return self.accelerator.device.type == "cpu" if asked is None else asked
 
+    def weights(self) -> str:
+        """The fingerprint of the weights that act; a model behind an API has none that could change."""
+        return ""
+
+    def from_main(self, make: Callable[[], Value]) -> Value:
+        """What the main process makes, on every process."""
+        [made] = broadcast_object_list([make() if self.is_main else None])
+        value: Value = made
+        return value
+
     def play(
         self, jobs: Sequence[Job], *, horizon: int | None, sampling: Sampling, update: int = 0
     ) -> list[Trajectory]:
@@ -103,7 +113,7 @@ class Evaluator:
         Raises:
             UsageError: if it is neither in the folder nor of the policy as it stands.
         """
-        known = self.folder.read_evaluation(update)
+        known = self.from_main(partial(self._known_evaluation, update))
         if known is not None:
             return known
         if update != self.state.update:
@@ -123,6 +133,7 @@ class Evaluator:
             seed=self.config.run.seed,
             update=update,
             horizon=horizon,
+            weights=self.weights(),
         )
         if self.is_main:
             self.folder.write_evaluation(evaluation, episodes)
@@ -130,6 +141,12 @@ class Evaluator:
         ways: tuple[Way, ...] = ("greedy", "sampled")
         self.track({f"held_out/{way}": success(evaluation, way).mean for way in ways}, update)
         return evaluation
+
+    def _known_evaluation(self, update: int) -> Evaluation | None:
+        """The folder's, if it is of the weights as they stand, or of an update that has gone by."""
+        known = self.folder.read_evaluation(update)
+        stands = update == self.state.update
+        return None if known and stands and known.weights != self.weights() else known
 
     def track(self, figures: Mapping[str, float], update: int) -> None:
         """Sends figures to the trackers, as far as there are any."""
@@ -153,15 +170,13 @@ class Run(Evaluator):
     def checkpoints(self) -> Checkpoints:
         return Checkpoints(self.folder.checkpoints)
 
+    def weights(self) -> str:
+        """The fingerprint of the policy as it stands."""
+        return self.policy.fingerprint()
+
     def share(self, rows: list[Value]) -> list[Value]:
         """This process's share: every n-th."""
         return rows[self.accelerator.process_index :: self.accelerator.num_processes]
-
-    def from_main(self, make: Callable[[], Value]) -> Value:
-        """What the main process makes, on every process."""
-        [made] = broadcast_object_list([make() if self.is_main else None])
-        value: Value = made
-        return value
 
     def sampler(self) -> ItemSampler:
         """The training items, from where the run stands."""
@@ -174,14 +189,13 @@ class Run(Evaluator):
         What was noted of updates after it is dropped: they will be played again.
         """
         newest = self.checkpoints.newest()
-        if newest is None:
-            return False
-        self.state = restore(newest, self.policy, self.optimizer)
-        self.engine.sync(self.state.update)
+        if newest is not None:
+            self.state = restore(newest, self.policy, self.optimizer)
+            self.engine.sync(self.state.update)
+            self.screen.say(f"Going on from {newest}.")
         if self.is_main:
             self.folder.forget_after(self.state.update)
-        self.screen.say(f"Going on from {newest}.")
-        return True
+        return newest is not None
 
     def player(self, horizon: int, update: int) -> Callable[[list[Job]], list[Trajectory]]:
         """How an update's jobs are played."""

@@ -12,6 +12,7 @@ import transformers
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
+from gym_agents.connect import load_world_scenario, server_variable
 from gym_agents.launcher import local_server
 from gym_agents.tasks import find_spec
 from trainers import agentevol, dpo, rl, sft
@@ -21,7 +22,7 @@ from trainers.acting.chat import ChatLayout
 from trainers.acting.demos import expert_episodes
 from trainers.acting.engines.api import ApiEngine
 from trainers.acting.worlds import make_worlds
-from trainers.checkpoint import Checkpoints, is_complete, restore
+from trainers.checkpoint import Checkpoints, is_complete, read_state, restore
 from trainers.config import Config, RLConfig
 from trainers.engines import demand_training, demand_whole_weights, make_engine, model_server
 from trainers.folder import RunFolder, replace_episodes
@@ -61,12 +62,22 @@ def train(config: Config, folder: Path) -> None:
     """
     if config.engine.name == "api":
         raise ConfigError(["engine.name: is 'api', whose models can be evaluated and no more"])
+    _demand_more_updates(config, RunFolder(folder))
     run = build(config, folder)
     with closing(run.engine):
         demand_training(run.engine)
         run.engine.sync(0)
         _train(run, config)
     run.close()
+
+
+def _demand_more_updates(config: Config, folder: RunFolder) -> None:
+    """A run does not go back: what it was after fewer updates is not kept."""
+    newest = Checkpoints(folder.checkpoints).newest()
+    done = read_state(newest).update if newest else 0
+    if config.updates < done:
+        name = f"{config.run.method}.updates"
+        raise ConfigError([f"{name}: is {config.updates}, but the run in {folder.path} has made {done}"])
 
 
 def _train(run: Run, config: Config) -> None:
@@ -81,7 +92,7 @@ def _train(run: Run, config: Config) -> None:
     if run.is_main:
         draw_curve(run.folder, title=f"{config.env.id}, items of {after.numbering}")
         run.policy.save(run.folder.policy)
-    for line in final_lines(run.folder.path, config.run.method, before, after):
+    for line in final_lines(run.folder, config.run.method, before, after):
         run.screen.say(line)
 
 
@@ -89,7 +100,7 @@ def evaluate(config: Config, folder: Path, checkpoint: str | None) -> None:
     """Plays the held-out items with a checkpoint, or with the policy as it was loaded, or with an API model.
 
     Raises:
-        ConfigError: if there is no such checkpoint.
+        ConfigError: if there is no such checkpoint, or the folder holds the evaluation of another.
         EvaluationOnly: if the engine cannot be given a checkpoint's weights.
     """
     path = _checkpoint(Path(checkpoint)) if checkpoint else None
@@ -100,6 +111,7 @@ def evaluate(config: Config, folder: Path, checkpoint: str | None) -> None:
             _give_weights(evaluator, path)
         elif path is not None:
             raise ConfigError(["--checkpoint: an API model has none"])
+        _demand_same_weights(evaluator)
         evaluator.evaluation(evaluator.state.update)
     evaluator.screen.say(f"Episodes: {evaluator.folder.evaluations}")
     evaluator.close()
@@ -115,6 +127,16 @@ def _give_weights(run: Run, checkpoint: Path | None) -> None:
         )
     if checkpoint is not None or not run.engine.missing:
         run.engine.sync(run.state.update)
+
+
+def _demand_same_weights(evaluator: Evaluator) -> None:
+    """What the folder holds of other weights is not to be lost."""
+    update, folder = evaluator.state.update, evaluator.folder
+    known = evaluator.from_main(lambda: folder.read_evaluation(update))
+    if known and known.weights != evaluator.weights():
+        raise ConfigError(
+            [f"run.folder: {folder.path} holds the evaluation of other weights, also after {update} updates"]
+        )
 
 
 def write_demonstrations(config: Config, path: Path) -> None:
@@ -220,11 +242,12 @@ def make_optimizer(policy: Policy, config: RLConfig) -> torch.optim.Optimizer:
 
 def _shared_servers(config: Config, accelerator: Accelerator) -> str:
     """On several processes the main one starts the servers, and all share their addresses."""
-    if config.env.server or accelerator.num_processes == 1:
-        return config.env.server
+    world = find_spec(config.env.id).kwargs["scenario"]
+    named = config.env.server or server_variable(load_world_scenario(world))
+    if named or accelerator.num_processes == 1:
+        return named
     addresses: list[str] = []
     if accelerator.is_main_process:
-        world = find_spec(config.env.id).kwargs["scenario"]
         addresses = [local_server(world, number).start() for number in range(config.env.replicas)]
     shared: str = broadcast_object_list([",".join(addresses)])[0]
     return shared

@@ -23,6 +23,10 @@ SECTIONS: dict[str, dict[str, Any]] = {
 """Section -> key -> type, as `trainers/config.py` declares them."""
 
 
+_UNSET = "None"
+"""How a flag, and an option in a recipe, says that there is no value."""
+
+
 class ConfigError(UsageError):
     """A run's configuration holds mistakes; `mistakes` has one line for each."""
 
@@ -155,7 +159,7 @@ def _literal(word: str) -> Any:
     try:
         return tomllib.loads(f"value = {word.lower() if word in ('True', 'False') else word}")["value"]
     except tomllib.TOMLDecodeError:
-        return None if word == "None" else word
+        return None if word == _UNSET else word
 
 
 # Checks.
@@ -226,7 +230,8 @@ def _build(settings: Sequence[Setting]) -> Config:
     for setting in settings:
         section, hint = values[setting.section], SECTIONS[setting.section][setting.key]
         if isinstance(setting.value, dict):
-            section[setting.key] = {**section.get(setting.key, {}), **setting.value}
+            options = {name: None if value == _UNSET else value for name, value in setting.value.items()}
+            section[setting.key] = {**section.get(setting.key, {}), **options}
         elif isinstance(setting.value, list):
             section[setting.key] = tuple(setting.value)
         else:
@@ -250,4 +255,16 @@ def to_toml(config: Config) -> str:
 
 
 def _rows(table: Mapping[str, Any]) -> str:
-    return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in table.items())
+    return "".join(f"{key} = {_toml(value)}\n" for key, value in table.items())
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML writes it; it has no null, for which the word stands."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_toml(str(key))} = {_toml(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, float):
+        return repr(value)
+    text = json.dumps(_UNSET if value is None else value, ensure_ascii=False)
+    return text.replace("\x7f", "\\u007f")

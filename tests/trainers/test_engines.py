@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from gym_agents import trajectory
 from tests.trainers.acting.model_server import TinyServer, serving
-from trainers.__main__ import main
+from trainers.commands import main
 from trainers.engines import demand_whole_weights
 from trainers.errors import ShardedWeights
 

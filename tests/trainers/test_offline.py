@@ -17,8 +17,8 @@ from gym_agents import trajectory
 from gym_agents.trajectory import Trajectory
 from tests.trainers.acting.templates import TEMPLATES, tokenizer
 from trainers import agentevol, runner
-from trainers.__main__ import main
 from trainers.acting.evaluate import Evaluation, success
+from trainers.commands import main
 from trainers.config import PolicyConfig
 from trainers.embedded import tiny_model
 from trainers.folder import RunFolder

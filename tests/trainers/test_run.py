@@ -26,9 +26,9 @@ import gym_agents
 from gym_agents import trajectory
 from gym_agents.trajectory import Trajectory
 from trainers import rl, runner
-from trainers.__main__ import main
 from trainers.acting.evaluate import success
 from trainers.acting.health import ErrorBudget
+from trainers.commands import main
 from trainers.config import PolicyConfig, RLConfig
 from trainers.errors import ExplodingGradient, TooManyEnvErrors
 from trainers.folder import RunFolder

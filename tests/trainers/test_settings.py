@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from trainers.config import Config
+import gym_agents
+from gym_agents.scenario import Options
+from tests.fakes import COUNTING
+from trainers.config import Config, EnvConfig
 from trainers.settings import ConfigError, load, to_toml
 
 RECIPES = sorted((Path(__file__).parents[2] / "trainers" / "recipes").glob("*.toml"))
+
+
+@dataclasses.dataclass(frozen=True)
+class LimitedOptions(Options):
+    limit: int | None = 5
+
+
+class Limited:
+    """As much of a world as a configuration looks at."""
+
+    scenario = dataclasses.replace(COUNTING, options=LimitedOptions)
+
+
+gym_agents.register_world("Fake/Limit-v0", f"{__name__}:Limited", max_episode_steps=2)
 
 
 def mistakes(*arguments: str) -> list[str]:
@@ -162,6 +181,7 @@ group_size = "eight"
             "[sampling]\ntop_p = 0.9\n[engine]\nname = 'remote'\nserver = 'http://a/v1'\n",
             ":2: sampling.top_p is 0.9, but a server's log-probabilities are those at 1",
         ),
+        ("[env]\nserver = 'http://a, b:1'\n", ":2: env.server is 'http://a, b:1', but must hold addresses"),
         ("[env]\nserver = 'http://a'\nreplicas = 2\n", ":3: env.replicas counts local servers"),
     ],
 )
@@ -183,3 +203,20 @@ def test_a_missing_recipe_is_named_beside_the_other_mistakes(tmp_path: Path) -> 
 def test_a_word_that_is_no_flag_is_refused(word: str) -> None:
     [mistake] = mistakes(word)
     assert mistake.startswith(f"{word}: not understood")
+
+
+@pytest.mark.parametrize(
+    "value", [None, "\x7f\n\"'\\ü", {"a b": {"c": 1}}, [1, 2], [{"a": [True]}], float("inf"), 1e-30, "nan"]
+)
+def test_any_option_survives_a_round_trip(value: object, tmp_path: Path) -> None:
+    """TOML knows no null and no raw control characters."""
+    config = Config(env=EnvConfig(options={"distractors": value}))
+    written = tomllib.loads(to_toml(config))["env"]["options"]["distractors"]
+    assert written == ("None" if value is None else value)
+
+
+def test_an_option_without_a_value_survives_a_round_trip(tmp_path: Path) -> None:
+    world = ["--env.id", "Fake/Limit-v0", "--env.options.limit"]
+    config = load([*world, "None"])
+    assert config.env.options == {"limit": None}
+    assert load([recipe(tmp_path, to_toml(config))]) == config

@@ -35,6 +35,8 @@ class Evaluation(msgspec.Struct, frozen=True):
     """How many updates the weights had seen."""
     horizon: int | None
     results: tuple[ItemResult, ...]
+    weights: str = ""
+    """Whose result it is: the fingerprint of the weights."""
 
     def rates(self, way: Way) -> dict[str, float]:
         """Share of successes of each item, over its finished attempts; items without one are left out."""
@@ -66,6 +68,7 @@ def evaluate(
     seed: int,
     update: int,
     horizon: int | None,
+    weights: str = "",
 ) -> tuple[Evaluation, dict[Way, list[Trajectory]]]:
     """Plays each item once greedily and `attempts` times at temperature 1; gives the results and the episodes."""
     ways: tuple[tuple[Way, float, int], ...] = (("greedy", 0.0, 1), ("sampled", 1.0, attempts))
@@ -79,7 +82,7 @@ def evaluate(
         sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
         episodes[way] = play(jobs, sampling=sampling)
     results = tuple(_item_result(group, episodes) for group in range(len(items)))
-    return Evaluation(update, horizon, results), episodes
+    return Evaluation(update, horizon, results, weights), episodes
 
 
 def _item_result(group: int, episodes: Mapping[Way, Sequence[Trajectory]]) -> ItemResult:

@@ -7,6 +7,7 @@ from itertools import chain
 
 import gymnasium
 
+from gym_agents.errors import EmptySplit
 from gym_agents.horizon import HorizonLimit
 from gym_agents.items import load_items
 from gym_agents.tasks import find_spec
@@ -25,7 +26,7 @@ def make_worlds(config: EnvConfig, *, server: str = "", expert: bool = False) ->
         config.id,
         config.num_envs,
         max_episode_steps=-1,
-        server=server or config.server or None,
+        server=None if expert else server or config.server or None,
         replicas=1 if expert else config.replicas,
         expert=expert,
         **config.options,
@@ -47,5 +48,12 @@ def training_items(envs: HorizonLimit, config: EnvConfig) -> tuple[int, ...]:
 
 
 def split_items(envs: HorizonLimit, tasks: Sequence[str], split: str) -> tuple[int, ...]:
-    """The items of a split: those of each task in turn, or all that the environment holds."""
-    return tuple(chain.from_iterable(envs.items(split, task) for task in tasks or (None,)))
+    """The items of a split: those of each task in turn, or all that the environment holds.
+
+    Raises:
+        EmptySplit: there are none.
+    """
+    found = tuple(chain.from_iterable(envs.items(split, task) for task in tasks or (None,)))
+    if not found:
+        raise EmptySplit(f"{envs.numbering} holds no items in its split {split!r}.")
+    return found
