@@ -19,6 +19,8 @@ these hashes, which by default hang on whatever the process has done before."""
 
 OPTIONS = (
     "-XX:+UseSerialGC",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",  # the same classes come again for every session; saves a quarter of that
     "-XX:+ExitOnOutOfMemoryError",
     "-XX:+UnlockExperimentalVMOptions",
     f"-XX:hashCode={HASH_CODE}",
