@@ -35,6 +35,11 @@ SERVER_KEEP_ALIVE = 75.0
 CLIENT_KEEP_ALIVE = 15.0
 """Seconds before the client drops one: shorter, so that it never writes to a closing connection."""
 
+RESERVED_INFO = frozenset(
+    ("item_id", "task", "score", "success", "valid", "command", "instruction", "truncation")
+)
+"""What `info` says of every episode; a world's own facts stand beside it under other names."""
+
 Question = Literal["actions", "view", "picture", "text"]
 
 

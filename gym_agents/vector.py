@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import queue
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
+import numpy as np
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
@@ -16,7 +19,7 @@ from gym_agents import background
 from gym_agents.client import Client, Job, checked_reply
 from gym_agents.connect import DEADLINE, connect
 from gym_agents.env import Items, next_seed, start_info, step_info
-from gym_agents.errors import AgentGymError, EnvironmentFailure, ResetNeeded
+from gym_agents.errors import AgentGymError, EnvironmentFailure, ResetNeeded, UsageError
 from gym_agents.lockstep import Lockstep
 from gym_agents.protocol import MAX_REPLY_BYTES, Answer, Hello, Reset, Started, Step, Stepped
 from gym_agents.scenario import Options, Scenario
@@ -81,7 +84,11 @@ class TextVectorEnv(Lockstep):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._items = Items(split, items)
-        self._lanes = [Lane(index) for index in range(num_envs)]
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        """Every index idle; answers that are still on their way arrive in a queue that nobody reads."""
+        self._lanes = [Lane(index) for index in range(self.num_envs)]
         self._arrivals: queue.SimpleQueue[Arrival | BaseException] = queue.SimpleQueue()
 
     @property
@@ -114,9 +121,11 @@ class TextVectorEnv(Lockstep):
         """Starts a step in each index; `recv` gives the results.
 
         Raises:
+            UsageError: if there is no such index, or one is named twice; nothing was sent.
             ResetNeeded: if an index is not in play; nothing was sent.
             ReplyTooLong: if a reply is over the limit; nothing was sent.
         """
+        _demand_each_once(indices)
         playing = [self._playing(index) for index in indices]
         texts = [checked_reply(reply) for reply in replies]
         jobs = []
@@ -142,19 +151,25 @@ class TextVectorEnv(Lockstep):
             split: `train` or `eval`, instead of the environment's own.
 
         Raises:
+            UsageError: if there is no such index, or one is named twice; nothing was sent.
             ItemError: if an id is malformed or of another numbering; nothing was sent.
         """
+        _demand_each_once(indices)
         hello = background.run(self.client.hello())
         seeds = seeds if seeds is not None else [None] * len(indices)
         items = items if items is not None else [None] * len(indices)
-        jobs = []
+        starts = []
         for index, seed, named in zip(indices, seeds, items, strict=True):
             lane = self._idle(index)
-            episode_seed = lane.next_seed(seed)
-            item = self._items.choose(hello, episode_seed, named)
-            lane.session = lane.session or self.client.open(self.task, self.connection.plain_options)
-            jobs.append((lane, lane.session.reset(episode_seed, item, split or self._items.split)))
-        self._start(jobs)
+            draw = lane.draw(seed)
+            starts.append((lane, draw, self._items.choose(hello, draw.seed, named)))
+        self._start([(lane, self._begin(lane, draw, item, split)) for lane, draw, item in starts])
+
+    def _begin(self, lane: Lane, draw: Draw, item: int | None, split: str | None) -> Reset:
+        """The call that starts an index's next episode, which takes the place of the one in play."""
+        lane.kind, lane.rng = "reset", draw.rng
+        lane.session = lane.session or self.client.open(self.task, self.connection.plain_options)
+        return lane.session.reset(draw.seed, item, split or self._items.split)
 
     def recv(self, timeout: float | None = None) -> list[Event]:
         """Waits until at least one result is there, and gives all that are; `[]` at the timeout (seconds).
@@ -183,9 +198,11 @@ class TextVectorEnv(Lockstep):
     def close_extras(self, **kwargs: Any) -> None:
         """Closes the sessions."""
         background.run(self.client.leave([lane.session for lane in self._lanes if lane.session]))
-        self._lanes = [Lane(index) for index in range(self.num_envs)]
+        self._start_anew()
 
     def _idle(self, index: int) -> Lane:
+        if index not in range(self.num_envs):
+            raise UsageError(f"There is no index {index!r}: they count from 0 to {self.num_envs - 1}.")
         lane = self._lanes[index]
         if lane.waiting:
             raise ResetNeeded(f"Index {index} still waits for an answer: recv it first.")
@@ -233,6 +250,19 @@ class TextVectorEnv(Lockstep):
         return Event(lane.index, lane.kind, "", 0.0, False, False, {}, answer)
 
 
+def _demand_each_once(indices: Sequence[int]) -> None:
+    twice = [index for index, times in Counter(indices).items() if times > 1]
+    if twice:
+        raise UsageError(f"Each index has one episode, but named more than once: {twice}.")
+
+
+class Draw(NamedTuple):
+    """The seed of an index's next episode, and the sequence that the ones after it are drawn from."""
+
+    seed: int
+    rng: np.random.Generator
+
+
 class Lane:
     """What is known of one index."""
 
@@ -242,17 +272,16 @@ class Lane:
         self.playing = False
         self.waiting = False
         self.kind: Literal["reset", "step"] = "reset"
-        self._rng, _ = seeding.np_random()
+        self.rng, _ = seeding.np_random()
         self._item = ""
         self._task: str | None = None
 
-    def next_seed(self, seed: int | None) -> int:
+    def draw(self, seed: int | None) -> Draw:
         """The episode's seed: the one given, which also starts the index's sequence anew, or its next."""
-        self.kind = "reset"
         if seed is None:
-            return next_seed(self._rng)
-        self._rng, _ = seeding.np_random(seed)
-        return seed
+            rng = copy.deepcopy(self.rng)  # the index's own moves on when the episode starts
+            return Draw(next_seed(rng), rng)
+        return Draw(seed, seeding.np_random(seed)[0])
 
     def started(self, hello: Hello, answer: Started) -> Event:
         info = start_info(hello, answer)

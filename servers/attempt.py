@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -136,7 +137,7 @@ class Attempt:
             task=task,
             instruction=self._scenario.instruction(self._options),
             observation=self._text,
-            info=plain(self._episode.info),
+            info=_facts(self._episode.info),
         )
 
     def begun_by(self, call: wire.Reset) -> bool:
@@ -260,8 +261,16 @@ def _check(result: Result) -> None:
         raise WorldFailure("The world calls it a success, but has not terminated the episode.")
 
 
+def _facts(info: Mapping[str, Any]) -> dict[str, Any]:
+    """A world's own info, as plain data."""
+    if taken := sorted(wire.RESERVED_INFO & info.keys()):
+        raise WorldFailure(f"The world's info names {', '.join(taken)}, which every info has of its own.")
+    facts: dict[str, Any] = plain(info)
+    return facts
+
+
 def _step_info(result: Result) -> dict[str, Any]:
-    info: dict[str, Any] = plain(result.info) if result.info else {}
+    info = _facts(result.info) if result.info else {}
     if result.truncation is not None:
         info["truncation"] = clean(result.truncation)
     return info

@@ -29,7 +29,7 @@ class Result:
     truncation: str | None = None
     """Why a limit of the world's own cut the episode, where one did."""
     info: dict[str, Any] = field(default_factory=dict)
-    """More facts about the step, the same in every run."""
+    """More facts about the step, the same in every run, under names that no info has of its own."""
 
 
 class Episode(ABC):
@@ -38,7 +38,7 @@ class Episode(ABC):
     observation: str
     """The first observation; it carries the task."""
     info: Mapping[str, Any] = MappingProxyType({})
-    """More facts about the start, the same in every run."""
+    """More facts about the start, as in `Result`."""
 
     @abstractmethod
     def step(self, command: str) -> Result:

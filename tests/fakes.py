@@ -155,6 +155,7 @@ WRONG: dict[str, Any] = {
     "add 7": Result("info", 0.0, info={"distance": float("nan")}),
     "add 8": Result("info", 0.0, info={"where": object()}),
     "add 9": None,
+    "add 10": Result("verdict", 0.0, info={"success": True, "score": 0.9}),
 }
 
 
@@ -170,6 +171,18 @@ class NaNWorld(CountingWorld):
     """Answers with what is not finite, not a text, or makes no sense."""
 
     episode = Wrong
+
+
+class Posing(Counting):
+    """Says which item it is."""
+
+    info = {"item_id": "mine"}  # noqa: RUF012
+
+
+class PosingWorld(CountingWorld):
+    """Its info takes a name that is not the world's."""
+
+    episode = Posing
 
 
 class SameDict(Counting):

@@ -213,3 +213,15 @@ def test_unknown_ids_are_gymnasiums_own_errors_with_the_near_match() -> None:
         gymnasium.make("AgentGym/Textcraft-v0")
     with pytest.raises(gymnasium.error.VersionNotFound):
         gymnasium.make("AgentGym/TextCraft-v9")
+
+
+def test_a_worlds_info_cannot_speak_for_the_verdict_or_the_item() -> None:
+    env = make("PosingWorld")
+    with pytest.raises(WorldFailure, match="info names item_id"):
+        env.reset(options={"item": 0})
+    env.close()
+    env = make("NaNWorld")
+    env.reset(options={"item": 0})
+    with pytest.raises(WorldFailure, match="info names score, success"):
+        env.step("Action: add 10")
+    env.close()

@@ -6,15 +6,18 @@ import copy
 import time
 from collections.abc import Iterator
 
+import gymnasium
 import numpy as np
 import pytest
 
 from gym_agents.errors import (
     DeadlineExceeded,
+    ItemError,
     LimitError,
     OptionError,
     ReplyTooLong,
     ResetNeeded,
+    UsageError,
     VectorFailure,
     WorldFailure,
 )
@@ -263,3 +266,44 @@ def test_bad_reset_arguments(envs: HorizonLimit) -> None:
     given = {"item": 0}
     envs.reset(options=given)
     assert given == {"item": 0}
+
+
+def test_a_closed_vector_forgets_the_answers_on_their_way() -> None:
+    envs = vector(1, "SleepingWorld")
+    envs.reset(seed=0, options={"item": 0})
+    envs.send([0], ["Action: add 3"])
+    envs.close()
+    observations, _ = envs.reset(seed=1, options={"item": 0})
+    assert observations == ("The count is 0. Reach 5. Seed 1.",)
+    time.sleep(0.4)
+    assert envs.step(["Action: add 0"])[0] == ("The count is 0.",)
+    envs.close_extras()
+
+
+@pytest.mark.parametrize("indices", [[0, 0], [-1], [4]])
+def test_an_index_that_is_not_there_or_named_twice_sends_nothing(
+    envs: HorizonLimit, indices: list[int]
+) -> None:
+    envs.reset(options={"item": 0})
+    with pytest.raises(UsageError):
+        envs.send(indices, [ADD] * len(indices))
+    with pytest.raises(UsageError):
+        envs.send_reset(indices)
+    assert envs.step([ADD] * 4)[0] == ("The count is 1.",) * 4
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [{"items": [0, "bad_1"]}, {"seeds": [1, -1]}, {"seeds": [1]}],
+    ids=["item", "seed", "too few"],
+)
+def test_a_refused_reset_leaves_every_index_as_it_was(refused: dict[str, list[object]]) -> None:
+    envs, others = vector(2), vector(2)
+    for each in (envs, others):
+        each.reset(seed=5, options={"item": 0})
+    with pytest.raises((gymnasium.error.Error, ItemError, ValueError)):
+        envs.send_reset([0, 1], **refused)
+    assert envs.step([ADD] * 2)[0] == ("The count is 1.",) * 2
+    assert envs.reset()[0] == others.reset()[0]
+    envs.close()
+    others.close()
