@@ -122,9 +122,13 @@ def window(size: int, turns: int, template: str = TEMPLATES["chatml"]) -> Trajec
 
 
 def test_a_window_shows_the_task_and_the_latest_turns() -> None:
-    """Windows of 4 turns: turns 0-3; then 2 and 3 again before 4 and 5; then 4 and 5 again before 6."""
+    """Windows of 4 turns: turns 0-3; then 2 and 3 again before 4 and 5; then 4 and 5 again before 6.
+
+    The last one ends with the opening of the turn that the limit did not let come.
+    """
     contexts = samples(window(4, 7))
-    assert [shown(sample.ids).count("assistant\n") for sample in contexts] == [4, 4, 3]
+    assert [shown(sample.ids).count("assistant\n") for sample in contexts] == [4, 4, 4]
+    assert shown(contexts[-1].ids).endswith(f"1:7<|im_end|>\n{START}assistant\n")
     assert shown(contexts[1].ids) == (
         f"{HEAD}\n\n(2 earlier turns are left out here.)\n\n1:2<|im_end|>\n{START}assistant\nC<|im_end|>\n"
         f"{START}user\n1:3<|im_end|>\n{START}assistant\nD<|im_end|>\n"
