@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from gym_agents.env import TextEnv
-from gym_agents.errors import AgentGymError, DeadlineExceeded, VectorFailure
+from gym_agents.errors import AgentGymError, DeadlineExceeded, UsageError, VectorFailure
 from gym_agents.horizon import make_vector_env
 from gym_agents.launcher import LocalServer
 
@@ -140,3 +140,9 @@ def test_a_folder_with_servers_of_its_own_hides_nothing(tmp_path: Path, name: st
     )
     assert finished.returncode == 0, finished.stderr
     assert [line.partition("_")[0] for line in finished.stdout.split()] == ["textcraft-sorted", "counting"]
+
+
+@pytest.mark.parametrize("nowhere", [{"server": ","}, {"replicas": 0}, {"replicas": -1}])
+def test_no_server_at_all_is_refused(nowhere: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="no server to ask"):
+        make_vector_env(1, WORLD, **nowhere)
