@@ -67,6 +67,8 @@ def connect(
     if not servers:
         raise UsageError(f"There is no server to ask: server={server!r}, replicas={replicas!r}.")
     token = token or os.environ.get("AGENTGYM_TOKEN")
+    if token and not token.isprintable():
+        raise UsageError("The token holds a line's end or another control character.")
     return Connection(found, made, _shared_client(found.name, servers, token, deadline))
 
 

@@ -146,3 +146,8 @@ def test_a_folder_with_servers_of_its_own_hides_nothing(tmp_path: Path, name: st
 def test_no_server_at_all_is_refused(nowhere: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="no server to ask"):
         make_vector_env(1, WORLD, **nowhere)
+
+
+def test_a_token_with_a_lines_end_is_refused() -> None:
+    with pytest.raises(UsageError, match="control character"):
+        make_vector_env(1, WORLD, token="secret\n")
