@@ -66,6 +66,9 @@ def connect(
     )
     if not servers:
         raise UsageError(f"There is no server to ask: server={server!r}, replicas={replicas!r}.")
+    for address in servers:
+        if isinstance(address, str) and not address.startswith(("http://", "https://")):
+            raise UsageError(f"The server's address {address!r} must begin with http:// or https://.")
     token = token or os.environ.get("AGENTGYM_TOKEN")
     if token and not token.isprintable():
         raise UsageError("The token holds a line's end or another control character.")

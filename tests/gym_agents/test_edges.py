@@ -151,3 +151,8 @@ def test_no_server_at_all_is_refused(nowhere: dict[str, object]) -> None:
 def test_a_token_with_a_lines_end_is_refused() -> None:
     with pytest.raises(UsageError, match="control character"):
         make_vector_env(1, WORLD, token="secret\n")
+
+
+def test_an_address_without_its_scheme_is_refused() -> None:
+    with pytest.raises(UsageError, match="http://"):
+        make_vector_env(1, WORLD, server="127.0.0.1:36001")
