@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 import tenacity
 
@@ -23,6 +24,7 @@ from gym_agents.errors import (
     ServerBusy,
     ServerUnreachable,
     SessionUnknown,
+    UsageError,
     VersionMismatch,
     from_code,
 )
@@ -54,6 +56,7 @@ class Job(NamedTuple):
     call: Call
 
 
+T = TypeVar("T")
 Deliver = Callable[[Job, Answer | AgentGymError], None]
 
 
@@ -72,6 +75,12 @@ class Client:
         self._greeting = asyncio.Lock()
         self._opened = 0
         self._renewal: asyncio.Task[None] | None = None
+        self._owner = os.getpid()
+
+    @property
+    def _is_ours(self) -> bool:
+        """False in a forked child, whose copy would speak over its parent's connections."""
+        return os.getpid() == self._owner
 
     def open(self, task: str | None, options: dict[str, object]) -> Session:
         """A new session, on the next replica in turn; nothing is sent yet."""
@@ -82,12 +91,16 @@ class Client:
         """The handshake with every replica, once.
 
         Raises:
-            ServerUnreachable: if one does not answer within `CONNECT_DEADLINE` (a local one: once started).
+            UsageError: in a forked child; the connections are its parent's.
+            ServerUnreachable: if one does not answer within `CONNECT_DEADLINE`, or the deadline where that is
+                sooner (a local one: once started).
             VersionMismatch: if one speaks another version or serves something else than the others.
         """
+        if not self._is_ours:
+            raise UsageError("This environment was made before the process forked: make the child its own.")
         async with self._greeting:
             if self._hello is None:
-                greetings = [await self._greet(replica) for replica in self._replicas]
+                greetings = await asyncio.gather(*(self._greet(replica) for replica in self._replicas))
                 odd = [hello for hello in greetings if hello.backend != greetings[0].backend]
                 if odd:
                     raise VersionMismatch(
@@ -99,11 +112,20 @@ class Client:
 
     async def items(self, task: str | None, split: str) -> tuple[int, ...]:
         """The items of a split."""
-        return await self._replicas[0].items(task, split)
+        await self.hello()
+        return await self._in_time(self._replicas[0].items(task, split))
 
     async def expert(self, session: Session) -> str:
         """The expert's next command, from a server that plays one."""
-        return await self._replicas[session.replica].expert(session.id)
+        await self.hello()
+        return await self._in_time(self._replicas[session.replica].expert(session.id))
+
+    async def _in_time(self, answer: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self.deadline):
+                return await answer
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"No answer within {self.deadline:g} s.") from error
 
     async def play(self, jobs: Sequence[Job], deliver: Deliver) -> None:
         """Sends the jobs, at most one a session, and hands each its answer or its error, as they come."""
@@ -128,7 +150,7 @@ class Client:
         """Closes sessions as far as their servers can be reached; their leases do the rest."""
         for replica, peer in enumerate(self._replicas):
             calls = [session.close() for session in sessions if session.replica == replica and session.opened]
-            if calls and peer.running:
+            if calls and peer.running and self._is_ours:
                 with contextlib.suppress(AgentGymError, TimeoutError):
                     async with asyncio.timeout(2):
                         async for _ in peer.batch(calls):
@@ -146,12 +168,13 @@ class Client:
             await replica.close()
 
     async def _greet(self, replica: Replica) -> Hello:
+        address = await replica.url("")
+        patience = min(CONNECT_DEADLINE, self.deadline)
         try:
-            address = await replica.url("")
-            async with asyncio.timeout(CONNECT_DEADLINE):
+            async with asyncio.timeout(patience):
                 hello = await replica.hello()
         except TimeoutError as error:
-            raise ServerUnreachable(f"{address} did not answer within {CONNECT_DEADLINE:.0f} s.") from error
+            raise ServerUnreachable(f"{address} did not answer within {patience:g} s.") from error
         if hello.version != VERSION:
             raise VersionMismatch(
                 f"{address} speaks version {hello.version} of the wire, we speak {VERSION}."
@@ -303,9 +326,12 @@ def checked_reply(reply: str) -> str:
     """The reply as it can travel.
 
     Raises:
+        TypeError: if it is no text.
         ReplyTooLong: if it is over `MAX_REPLY_BYTES`; nothing was sent, and the turn is not spent.
     """
-    text = clean(reply)
+    if not isinstance(reply, str):
+        raise TypeError(f"The action is the agent's reply, a str, not {type(reply).__name__}.")
+    text = clean(str(reply))  # NumPy's texts are subclasses, which the wire does not know
     size = len(text) if text.isascii() else len(text.encode())
     if size > MAX_REPLY_BYTES:
         raise ReplyTooLong(f"The reply has {size} bytes; the limit is {MAX_REPLY_BYTES}.")

@@ -13,7 +13,7 @@ import msgspec
 
 from gym_agents import background
 from gym_agents.client import Client
-from gym_agents.errors import BackendMissing
+from gym_agents.errors import BackendMissing, UsageError
 from gym_agents.launcher import LocalServer, local_server
 from gym_agents.scenario import Options, Scenario, make_options
 from gym_agents.tasks import load_scenario, scenario_row
@@ -65,7 +65,14 @@ def connect(
         if named
         else [local_server(scenario, number, expert=expert) for number in range(replicas)]
     )
+    if not servers:
+        raise UsageError(f"There is no server to ask: server={server!r}, replicas={replicas!r}.")
+    for address in servers:
+        if isinstance(address, str) and not address.startswith(("http://", "https://")):
+            raise UsageError(f"The server's address {address!r} must begin with http:// or https://.")
     token = token or os.environ.get("AGENTGYM_TOKEN")
+    if token and not token.isprintable():
+        raise UsageError("The token holds a line's end or another control character.")
     return Connection(found, made, _shared_client(found.name, servers, token, deadline))
 
 

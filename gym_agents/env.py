@@ -166,13 +166,12 @@ class TextEnv(gymnasium.Env[str, str]):
 
         Raises:
             ResetNeeded: before the first reset, and after the world has ended the episode.
+            TypeError: if the reply is no text.
             ReplyTooLong: if the reply is over the limit; the turn is not spent.
             EnvironmentFailure: if the environment failed; reset to go on.
         """
         if self._session is None or self._over:
             raise ResetNeeded("The episode has not started or is over: reset first.")
-        if not isinstance(action, str):
-            raise TypeError(f"The action is the agent's reply, a str, not {type(action).__name__}.")
         call = self._session.step(checked_reply(action))
         self._over = True  # until the answer says otherwise
         stepped = self._ask(self._session, call)

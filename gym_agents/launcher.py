@@ -17,12 +17,25 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO
 
 from gym_agents.errors import ServerUnreachable
 
 START_DEADLINE = 60.0
 """Seconds that a server may take until it listens."""
+ROOT = Path(__file__).parent.parent
+SERVE = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+import servers
+del sys.path[0]
+from servers.__main__ import main
+sys.exit(main())
+"""
+"""`python -m servers`, where the user's own modules may hide ours: only the package is taken from `ROOT`."""
+
+ANY_PORT = "0"
 
 _servers: dict[tuple[str, int, bool], LocalServer] = {}
 _lock = threading.Lock()
@@ -57,8 +70,8 @@ class LocalServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
         self._url = ""
-        self._port = "0"
-        """Any free one at first; the same again after a death, since other processes may know it."""
+        self._port = ANY_PORT
+        """The same again after a death, while it is free, since other processes may know it."""
         self._log: IO[bytes] | None = None
         self._lock = threading.Lock()
 
@@ -76,7 +89,7 @@ class LocalServer:
         """
         with self._lock:
             if self.address is None:
-                self._start()
+                self._start_on_its_port()
             return self._url
 
     @property
@@ -95,12 +108,21 @@ class LocalServer:
             os.close(self._lifeline)
         self._process, self._lifeline, self._lock = None, -1, threading.Lock()
 
+    def _start_on_its_port(self) -> None:
+        try:
+            self._start()
+        except ServerUnreachable:
+            if self._port == ANY_PORT:
+                raise
+            self._port = ANY_PORT  # somebody else may have taken the old one
+            self._start()
+
     def _start(self) -> None:
         self._release()
         child_end, self._lifeline = os.pipe()
         announced, announce = os.pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        command = [sys.executable, "-m", "servers", self.world, "--port", self._port]
+        command = [sys.executable, "-P", "-c", SERVE, str(ROOT), self.world, "--port", self._port]
         command += self._arguments
         command += ["--announce", str(announce), "--parent", str(child_end)]
         if self.expert_token:
@@ -112,7 +134,7 @@ class LocalServer:
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(str(path) or "." for path in sys.path)},
                 start_new_session=True,  # Ctrl-C is the parent's to handle
             )
         finally:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 
-from gym_agents.errors import AgentGymError, BadAnswer, ServerUnreachable, from_code
+from gym_agents.errors import AgentGymError, BadAnswer, ServerUnreachable, UsageError, from_code
 from gym_agents.launcher import LocalServer
 from gym_agents.protocol import (
     BATCH,
@@ -85,7 +85,7 @@ class Replica:
         Raises:
             ServerUnreachable: if the connection is lost; calls without an answer may have been played.
         """
-        async with self._request("POST", BATCH, _encode(calls)) as response:
+        async with self._request("POST", BATCH, _encoded(calls)) as response:
             rest = b""
             async for chunk in response.content.iter_any():
                 complete, newline, rest = (rest + chunk).rpartition(b"\n")
@@ -97,7 +97,7 @@ class Replica:
     async def _fetch(self, method: str, path: str, body: object = None, token: str | None = None) -> bytes:
         """One plain request; typed errors are raised."""
         headers = {"Authorization": f"Bearer {token}"} if token else None
-        data = None if body is None else _encode(body)
+        data = None if body is None else _encoded(body)
         async with self._request(method, path, data, headers) as response:
             return await response.read()
 
@@ -116,7 +116,7 @@ class Replica:
                     raise _failure(response.status, await response.read(), url)
                 yield response
         except (aiohttp.ClientError, ConnectionError) as error:
-            raise ServerUnreachable(f"No answer from {url}: {error!r}") from error
+            raise ServerUnreachable(f"No answer from {url}: {str(error) or type(error).__name__}.") from error
 
     def _pool(self) -> aiohttp.ClientSession:
         if self._http is None:
@@ -141,6 +141,13 @@ def _failure(status: int, body: bytes, url: str) -> AgentGymError:
     except msgspec.DecodeError:
         return BadAnswer(f"{url} answered {status} without a typed error: {body[:200]!r}")
     return from_code(failed.code, failed.message, failed.retry_after)
+
+
+def _encoded(body: object) -> bytes:
+    try:
+        return _encode(body)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UsageError(f"This cannot be sent: {error}.") from error
 
 
 def _decoded(data: bytes, kind: type[M]) -> M:

@@ -142,7 +142,7 @@ if __name__ == "__main__":
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.strip() == "done"
     time.sleep(0.5)
-    served = f"servers {title.lower()}.*--parent|py4j.GatewayServer"
+    served = f"{title.lower()}.*--parent|py4j.GatewayServer"
     children = subprocess.run(["pgrep", "-f", served], capture_output=True, text=True)
     owners = [pid for pid in children.stdout.split() if _orphan(int(pid))]
     assert not owners
