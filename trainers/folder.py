@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,8 +20,10 @@ from gym_agents import trajectory
 from gym_agents.trajectory import Trajectory
 from trainers.acting.evaluate import Evaluation, Way, success
 from trainers.config import Config
-from trainers.learning.fingerprints import Fingerprints
 from trainers.settings import ConfigError, load, to_toml
+
+if TYPE_CHECKING:  # its module loads PyTorch
+    from trainers.learning.fingerprints import Fingerprints
 
 MAY_CHANGE = frozenset(
     {
@@ -145,7 +147,7 @@ class RunFolder:
     def read_fingerprints(self, name: str) -> Fingerprints:
         """What the update of that name was made from; nothing, where nothing was learned or noted."""
         path = self._fingerprints(name)
-        return msgspec.json.decode(path.read_bytes(), type=Fingerprints) if path.exists() else {}
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, list[int]]) if path.exists() else {}
 
     def _fingerprints(self, name: str) -> Path:
         return self.trajectories / f"{name}.trained.json"
