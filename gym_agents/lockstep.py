@@ -138,7 +138,7 @@ def checked_options(options: Mapping[str, Any] | None, known: Sequence[str]) -> 
         OptionError: naming every one that is not known.
     """
     given = dict(options or {})
-    unknown = [f"{name!r}.{near_match(name, known)}" for name in given if name not in known]
+    unknown = [f"{name!r}.{near_match(str(name), known)}" for name in given if name not in known]
     if unknown:
         raise OptionError("reset does not know the option " + "; ".join(unknown))
     return given

@@ -256,6 +256,7 @@ def test_bad_reset_arguments(envs: HorizonLimit) -> None:
         {"reset_mask": np.zeros(4, dtype=bool)},
         {"item": [1]},
         {"itm": 1},
+        {3: 4},
     ):
         with pytest.raises(OptionError):
             envs.reset(options=options)
