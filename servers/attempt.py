@@ -44,7 +44,7 @@ class _WorldsFault:
     ) -> None:
         if isinstance(error, (Exception, SystemExit)) and not isinstance(error, AgentGymError):
             first = _first_cause(error)
-            log.error("The world failed.", exc_info=error)
+            log.error("The world failed.\n%s", clean("".join(traceback.format_exception(error))))
             raise WorldFailure(f"The world failed: {type(first).__name__}: {first}{_place(first)}") from error
 
 
