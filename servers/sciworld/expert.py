@@ -20,8 +20,9 @@ class GoldPaths:
     """Works gold paths out, each at its first use, in a simulator that no episode is using.
 
     The simulator's planner walks and opens doors even where a simplification saves that, and it knows where
-    things are without looking; so a shorter form that looks is tried first. And not every path is gold: where two animals have one name, the planner can name
-    neither. So each is played to its end before it is recommended.
+    things are without looking; so a shorter form that looks is tried first. And not every path is gold:
+    where two animals have one name, the planner can name neither. So each is played to its end before it is
+    recommended.
     """
 
     def __init__(self, pool: Pool) -> None:
