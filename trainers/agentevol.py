@@ -26,21 +26,22 @@ def train(run: Run) -> None:
     learned and the policy stays.
     """
     config = run.config.evolve
-    sampler = run.sampler()
+    [part] = run.parts
+    sampler = run.sampler(part)
     given = examples(demonstrations(run)) if run.config.warm_start.steps else []
     kept = worthwhile(examples(run.from_main(run.folder.read_trajectories)), config.min_score)
     for update in range(run.state.update + 1, config.updates + 1):
         run.start_lap()
-        horizon = horizon_at(run.config.horizon, update, run.state.progress)
+        horizon = horizon_at(run.config.horizon, update, run.state.place().progress)
         with run.watch("acting"):
-            play = run.player(horizon, update)
-            explored = Harvest(play_groups(play, sampler.next(config.items), config.attempts))
+            play = run.player(part, horizon, update)
+            explored = Harvest(play_groups(play, sampler.next(config.items), config.attempts), horizon)
         kept = best_per_item([*kept, *worthwhile(examples(explored.episodes), config.min_score)])
         with run.watch("learning"):
             figures = fit(run, [*given, *kept], update)
             run.engine.sync(update)
-        row = run.record(update, horizon, explored, {"kept": len(kept), **figures})
-        run.advance(following(run, row, sampler.drawn))
+        row = run.record(update, {part.name: explored}, {"kept": len(kept), **figures})
+        run.advance(following(run, row, {part.name: sampler}))
 
 
 def fit(run: Run, found: Sequence[Example], update: int) -> dict[str, float]:

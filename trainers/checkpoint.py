@@ -25,17 +25,28 @@ BEST = "best"
 """Name of the checkpoint that did best on the held-out items; it holds no optimizer."""
 
 
+class Place(msgspec.Struct, frozen=True):
+    """Where a scenario of the run stands."""
+
+    drawn: int = 0
+    """Items drawn from its sampler."""
+    progress: Progress = Progress()
+    """Of its horizon schedule."""
+
+
 class State(msgspec.Struct, frozen=True):
     """What a run knows besides its weights; horizon, learning rate and weight of the KL follow from it."""
 
     update: int = 0
     """Updates done."""
-    drawn: int = 0
-    """Items drawn from the sampler."""
-    progress: Progress = Progress()
-    """Of the horizon schedule."""
+    places: dict[str, Place] = {}
+    """Of each scenario by its name in the mix; the only one has none."""
     kl_scale: float = 1.0
     """What `rl.kl_coef` is multiplied by to come to `rl.kl_target`."""
+
+    def place(self, part: str = "") -> Place:
+        """Where a scenario stands."""
+        return self.places.get(part, Place())
 
 
 class _Manifest(msgspec.Struct, frozen=True):

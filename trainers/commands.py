@@ -58,7 +58,7 @@ def _train(words: list[str]) -> None:
     if config := _configured(words):
         from trainers import runner
 
-        folder = RunFolder(Path(config.run.folder or new_folder_name(config.env.id, "train")))
+        folder = RunFolder(Path(config.run.folder or new_folder_name(config, "train")))
         with _resumable(folder, folder.command()):
             runner.train(config, folder.path)
 
@@ -70,7 +70,7 @@ def _evaluate(words: list[str]) -> None:
     if config := _configured(words):
         from trainers import runner
 
-        folder = RunFolder(Path(config.run.folder or new_folder_name(config.env.id, "evaluate")))
+        folder = RunFolder(Path(config.run.folder or new_folder_name(config, "evaluate")))
         flags = ("--checkpoint", checkpoint) if checkpoint else ()
         with _resumable(folder, folder.command(*flags, name="evaluate")):
             runner.evaluate(config, folder.path, checkpoint)

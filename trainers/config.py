@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 SAME_SCORE = 1e-6
@@ -314,6 +314,28 @@ class EvalConfig:
 
 
 @dataclass(frozen=True)
+class MixConfig:
+    """One scenario of a mixed run, `[mix.<name>]`; all that it does not say is as the other sections have it."""
+
+    id: str = ""
+    """Gymnasium id. Its servers are named by the scenario's variable, as in `AGENTGYM_BABYAI_URL`, or started."""
+    groups: int = 4
+    """Its quota: items per update. Warm start and its measurements are divided in the same proportion."""
+    tasks: tuple[str, ...] = ()
+    """As `env.tasks`."""
+    items: str = ""
+    """As `env.items`."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """As `env.options`."""
+    stages: tuple[int, ...] = (30,)
+    """As `horizon.stages`; the schedule is that of all, and an adaptive one goes its own way in each."""
+    eval_tasks: tuple[str, ...] = ()
+    """As `eval.tasks`."""
+    eval_horizon: int = 0
+    """As `eval.horizon`."""
+
+
+@dataclass(frozen=True)
 class Config:
     """A whole run."""
 
@@ -330,6 +352,31 @@ class Config:
     dpo: DPOConfig = field(default_factory=DPOConfig)
     evolve: EvolveConfig = field(default_factory=EvolveConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
+    mix: dict[str, MixConfig] = field(default_factory=dict)
+    """Several scenarios in one run of RL, by names of their own; without any, `env` is the one scenario."""
+
+    @property
+    def parts(self) -> dict[str, Config]:
+        """The configuration of each scenario of the mix; of a run that mixes nothing, itself, under no name."""
+        total = max(1, sum(part.groups for part in self.mix.values()))
+        return {name: self._part(part, part.groups / total) for name, part in self.mix.items()} or {"": self}
+
+    def _part(self, part: MixConfig, share: float) -> Config:
+        env = replace(self.env, id=part.id, tasks=part.tasks, items=part.items, options=part.options)
+        warm_start = replace(
+            self.warm_start,
+            episodes=max(1, round(share * self.warm_start.episodes)),
+            check_episodes=max(1, round(share * self.warm_start.check_episodes)),
+        )
+        return replace(
+            self,
+            mix={},
+            env=env,
+            horizon=replace(self.horizon, stages=part.stages),
+            warm_start=warm_start,
+            rl=replace(self.rl, groups=part.groups),
+            eval=replace(self.eval, tasks=part.eval_tasks, horizon=part.eval_horizon),
+        )
 
     @property
     def updates(self) -> int:

@@ -8,7 +8,7 @@ from itertools import chain
 from gym_agents import trajectory
 from gym_agents.trajectory import Trajectory
 from trainers.acting.files import Example, examples
-from trainers.acting.groups import Harvest, play_groups
+from trainers.acting.groups import play_groups
 from trainers.acting.pairs import make_pairs
 from trainers.errors import NothingToLearn
 from trainers.folder import replace_episodes
@@ -61,8 +61,10 @@ def explored(run: Run) -> list[Trajectory]:
     """The policy's own episodes of training items: played once, where the method starts, then read from the folder."""
     config, path = run.config.dpo, run.folder.explored
     if not run.from_main(path.exists):
-        play = run.player(run.config.horizon.stages[-1], update=0)
-        episodes = Harvest(play_groups(play, run.sampler().next(config.items), config.attempts)).episodes
+        [part] = run.parts
+        play = run.player(part, run.config.horizon.stages[-1], update=0)
+        groups = play_groups(play, run.sampler(part).next(config.items), config.attempts)
+        episodes = list(chain.from_iterable(groups))
         if run.is_main:
             replace_episodes(path, episodes)
     return run.from_main(lambda: list(trajectory.read(path)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import platform
@@ -20,7 +19,7 @@ from gym_agents import trajectory
 from gym_agents.trajectory import Trajectory
 from trainers.acting.evaluate import Evaluation, Way, success
 from trainers.config import Config
-from trainers.settings import ConfigError, load, to_toml
+from trainers.settings import ConfigError, load, sections, to_toml
 
 if TYPE_CHECKING:  # its module loads PyTorch
     from trainers.learning.fingerprints import Fingerprints
@@ -94,8 +93,8 @@ class RunFolder:
         if changed:
             raise ConfigError(
                 [
-                    f"{name}: the run in {self.path} was started with {_field(before, name)!r}, "
-                    f"not {_field(config, name)!r}"
+                    f"{name}: the run in {self.path} was started with {_fields(before).get(name)!r}, "
+                    f"not {_fields(config).get(name)!r}"
                     for name in changed
                 ]
             )
@@ -181,9 +180,10 @@ class RunFolder:
         return [msgspec.json.decode(path.read_bytes(), type=Evaluation) for path in paths]
 
 
-def new_folder_name(env_id: str, command: str) -> str:
+def new_folder_name(config: Config, command: str) -> str:
     """`runs/textcraft-train-20260131-120000-4711` for `AgentGym/TextCraft-v0`, with the process that names it."""
-    short = env_id.rpartition("/")[2].rpartition("-v")[0] or env_id
+    ids = [part.env.id for part in config.parts.values()]
+    short = "-".join(name.rpartition("/")[2].rpartition("-v")[0] or name for name in ids)
     return f"runs/{short.lower()}-{command}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
 
 
@@ -217,18 +217,17 @@ def replace_episodes(path: Path, episodes: Iterable[Trajectory]) -> None:
 
 def _changed_fields(before: Config, after: Config) -> list[str]:
     """`section.key` of every field in which two configurations differ."""
-    earlier, later = dataclasses.asdict(before), dataclasses.asdict(after)
-    return [
-        f"{section}.{key}"
-        for section, fields in earlier.items()
+    earlier, later = _fields(before), _fields(after)
+    return [name for name in earlier | later if earlier.get(name) != later.get(name)]
+
+
+def _fields(config: Config) -> dict[str, Any]:
+    """The value of each `section.key`."""
+    return {
+        f"{section}.{key}": value
+        for section, fields in sections(config).items()
         for key, value in fields.items()
-        if value != later[section][key]
-    ]
-
-
-def _field(config: Config, name: str) -> Any:
-    section, key = name.split(".")
-    return getattr(getattr(config, section), key)
+    }
 
 
 def _pretty(value: Any) -> bytes:

@@ -6,7 +6,8 @@ import dataclasses
 import importlib.util
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import gymnasium
@@ -16,7 +17,7 @@ from gym_agents.connect import load_world_scenario
 from gym_agents.errors import AgentGymError, OptionError, near_match
 from gym_agents.scenario import make_options
 from gym_agents.tasks import SCENARIOS, find_spec
-from trainers.config import GROUPED, Config, RLConfig
+from trainers.config import GROUPED, Config, MixConfig, RLConfig
 
 TRACKERS = ("tensorboard", "wandb", "trackio")
 """Trackers that figures can be sent to, by the names of their packages."""
@@ -115,12 +116,63 @@ _NUMBERS: dict[str, _Limit] = {
 def broken_limits(config: Config) -> Broken:
     """Every value that cannot be; nothing is started to find out."""
     yield from _numbers(config)
-    yield from _stages(config.horizon.stages)
     yield from _algorithm(config.rl)
     yield from _trackers(config.run.trackers)
     yield from _files(config)
     yield from _engine(config)
-    yield from _environment(config)
+    yield from _mix(config)
+    for name, part in config.parts.items():
+        for place, words in (*_stages(part.horizon.stages), *_items(part), *_environment(part)):
+            yield _in_mix(name, place) if name else place, words
+
+
+def _mix(config: Config) -> Broken:
+    """What a mix cannot be, and what is said beside it and would not be heard."""
+    if config.mix and config.run.method != "rl":
+        yield "run.method", f"is {config.run.method!r}, but only rl mixes scenarios"
+    for name, part in config.mix.items():
+        if part.groups < 1:
+            yield f"mix.{name}.groups", f"is {part.groups}, but must be at least 1"
+        if part.eval_horizon < 0:
+            yield f"mix.{name}.eval_horizon", f"is {part.eval_horizon}, but must be at least 0"
+    if config.mix and config.env.server:
+        yield (
+            "env.server",
+            "is set beside [mix], whose servers are named by variables such as AGENTGYM_BABYAI_URL",
+        )
+    yield from _twice(config.mix)
+    plain = Config()
+    for place in _OF_EACH if config.mix else ():
+        section, key = place.split(".")
+        if getattr(getattr(config, section), key) != getattr(getattr(plain, section), key):
+            yield place, f"is set beside [mix], whose scenarios each have a {_OF_EACH[place]!r} of their own"
+
+
+def _twice(mix: Mapping[str, MixConfig]) -> Broken:
+    """Scenarios of the mix that play in one world: their items could not be told apart."""
+    worlds: dict[str, str] = {}
+    for name, part in mix.items():
+        with suppress(gymnasium.error.Error):  # named where the ids are looked at
+            world = find_spec(part.id).kwargs["scenario"]
+            if worlds.setdefault(world, name) != name:
+                yield f"mix.{name}.id", f"is of the world of mix.{worlds[world]}: mix its tasks by 'tasks'"
+
+
+_OF_EACH = {
+    "env.id": "id",
+    "env.tasks": "tasks",
+    "env.items": "items",
+    "env.options": "options",
+    "horizon.stages": "stages",
+    "rl.groups": "groups",
+    "eval.tasks": "eval_tasks",
+    "eval.horizon": "eval_horizon",
+}
+"""What each scenario of a mix says for itself: setting -> its name there."""
+
+
+def _in_mix(name: str, place: str) -> str:
+    return f"mix.{name}.{_OF_EACH[place]}"
 
 
 def _numbers(config: Config) -> Broken:
@@ -166,8 +218,6 @@ def _trackers(names: tuple[str, ...]) -> Broken:
 
 
 def _files(config: Config) -> Broken:
-    if config.env.items and not Path(config.env.items).is_file():
-        yield "env.items", f"names {config.env.items!r}, which is no file"
     for name, files in (("sft.files", config.sft.files), ("dpo.files", config.dpo.files)):
         for file in files:
             if not Path(file).is_file():
@@ -176,6 +226,11 @@ def _files(config: Config) -> Broken:
         yield "env.server", f"is {config.env.server!r}, but must hold addresses, http:// or https://"
     if config.env.server and config.env.replicas > 1:
         yield "env.replicas", "counts local servers, but env.server names running ones"
+
+
+def _items(config: Config) -> Broken:
+    if config.env.items and not Path(config.env.items).is_file():
+        yield "env.items", f"names {config.env.items!r}, which is no file"
 
 
 def _is_address(text: str) -> bool:

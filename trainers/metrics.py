@@ -14,7 +14,20 @@ from trainers.acting.engines.base import Completion, Engine, Request
 from trainers.acting.groups import Harvest
 
 
-def describe_harvest(harvest: Harvest) -> dict[str, float]:
+def describe_harvests(harvests: Mapping[str, Harvest]) -> dict[str, float]:
+    """What an update's episodes show, with the turn limit that they were played under.
+
+    Of a mix, the mean over all, with the largest limit; then that of each scenario, `success/textcraft` and the like.
+    """
+    groups = [group for harvest in harvests.values() for group in harvest.groups]
+    longest = max(harvest.horizon for harvest in harvests.values())
+    figures = _describe_harvest(Harvest(groups, longest))
+    for name, harvest in harvests.items():
+        figures |= {f"{key}/{name}": value for key, value in _describe_harvest(harvest).items() if name}
+    return figures
+
+
+def _describe_harvest(harvest: Harvest) -> dict[str, float]:
     """What `describe_episodes` says of an update's episodes, and of its groups.
 
     `groups` were played, of which `dropped_groups` were lost to the environment; `zero_variance` is the share
@@ -22,6 +35,7 @@ def describe_harvest(harvest: Harvest) -> dict[str, float]:
     """
     usable = harvest.usable
     return {
+        "horizon": harvest.horizon,
         **describe_episodes(harvest.episodes),
         "groups": len(harvest.groups),
         "dropped_groups": len(harvest.groups) - len(usable),

@@ -9,7 +9,7 @@ from typing import TypeVar
 from trainers.acting.files import Example, read_examples
 from trainers.acting.replay import in_own_tokens, withheld
 from trainers.acting.sampler import ItemSampler
-from trainers.checkpoint import State
+from trainers.checkpoint import Place, State
 from trainers.config import DPOConfig, SFTConfig
 from trainers.errors import NothingToLearn
 from trainers.learning.batch import Sample, samples
@@ -61,7 +61,7 @@ def descend(
     step: Callable[[list[Unit]], dict[str, float]],
 ) -> None:
     """Update after update, from where the run stands: a batch of units, in an order of its own each epoch, and a step."""
-    order = ItemSampler(range(len(units)), run.config.run.seed, run.state.drawn)
+    order = ItemSampler(range(len(units)), run.config.run.seed, run.state.place().drawn)
     run.optimizer.param_groups[0]["lr"] = config.learning_rate
     for update in range(run.state.update + 1, config.updates + 1):
         run.start_lap()
@@ -71,4 +71,4 @@ def descend(
         if run.evaluates_at(update):
             run.engine.sync(update)
         run.record_step(update, figures)
-        run.advance(State(update, order.drawn))
+        run.advance(State(update, {"": Place(order.drawn)}))

@@ -60,15 +60,22 @@ def _draw_evaluations(
 
 
 def final_lines(folder: RunFolder, method: str, before: Evaluation, after: Evaluation) -> list[str]:
-    """The three lines at the end of a run: what was gained, where everything is, what to do next."""
-    errors = before.env_errors + after.env_errors
-    apart = f"; {errors} attempts failed by the environment and are not counted" if errors else ""
+    """The lines at the end of a run: what was gained in each scenario, where everything is, what to do next."""
+    earlier = before.by_numbering()
     return [
-        f"Success on {len(after.results)} held-out items of {after.numbering}: {_change(before, after, 'sampled')} sampled, "
-        f"{_change(before, after, 'greedy')} greedy (95% intervals over items{apart}).",
+        *(_gained(name, earlier[name], own) for name, own in after.by_numbering().items()),
         f"Run folder: {folder.path} (curve.png, metrics.jsonl, trajectories/, evaluations/, checkpoints/, policy/).",
         f"Next, train on: {folder.command(f'--{method}.updates', str(2 * after.update))}",
     ]
+
+
+def _gained(numbering: str, before: Evaluation, after: Evaluation) -> str:
+    errors = before.env_errors + after.env_errors
+    apart = f"; {errors} attempts failed by the environment and are not counted" if errors else ""
+    return (
+        f"Success on {len(after.results)} held-out items of {numbering}: {_change(before, after, 'sampled')} sampled, "
+        f"{_change(before, after, 'greedy')} greedy (95% intervals over items{apart})."
+    )
 
 
 def _change(before: Evaluation, after: Evaluation, way: Way) -> str:

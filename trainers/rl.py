@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import zip_longest
 from statistics import fmean
 
 from gym_agents.trajectory import Trajectory
 from trainers.acting.curriculum import advance, horizon_at
-from trainers.acting.groups import harvest
-from trainers.checkpoint import State
+from trainers.acting.groups import Harvest, harvest
+from trainers.acting.sampler import ItemSampler
+from trainers.acting.worlds import Part
+from trainers.checkpoint import Place, State
 from trainers.config import RLConfig
 from trainers.learning.algorithms import make_lessons
 from trainers.learning.batch import collect_samples, minibatches, pack
@@ -27,18 +29,28 @@ def train(run: Run) -> None:
         TooManyEnvErrors: if the environment fails more often than `env.max_error_rate`.
         UnsoundUpdate: if a step must not be made; the message names the files that hold its batch.
     """
-    config = run.config.rl
-    sampler = run.sampler()
-    for update in range(run.state.update + 1, config.updates + 1):
+    samplers = {part.name: run.sampler(part) for part in run.parts}
+    for update in range(run.state.update + 1, run.config.rl.updates + 1):
         run.start_lap()
-        horizon = horizon_at(run.config.horizon, update, run.state.progress)
         with run.watch("acting"):
-            groups = harvest(run.player(horizon, update), sampler, config)
+            harvests = {part.name: collect(run, part, samplers[part.name], update) for part in run.parts}
         with run.watch("learning"):
-            figures = learn(run, list(chain.from_iterable(groups.usable)), update)
+            figures = learn(run, usable_episodes(harvests), update)
             run.engine.sync(update)
-        row = run.record(update, horizon, groups, figures)
-        run.advance(following(run, row, sampler.drawn))
+        row = run.record(update, harvests, figures)
+        run.advance(following(run, row, samplers))
+
+
+def collect(run: Run, part: Part, sampler: ItemSampler, update: int) -> Harvest:
+    """Plays a scenario's groups of an update, under the turn limit that is its turn."""
+    horizon = horizon_at(part.config.horizon, update, run.state.place(part.name).progress)
+    return harvest(run.player(part, horizon, update), sampler, part.config.rl, horizon)
+
+
+def usable_episodes(harvests: Mapping[str, Harvest]) -> list[Trajectory]:
+    """The episodes to learn from, a group of each scenario in turn, so that every minibatch holds some of each."""
+    in_turn = zip_longest(*(harvest.usable for harvest in harvests.values()), fillvalue=())
+    return [episode for groups in in_turn for group in groups for episode in group]
 
 
 def learn(run: Run, episodes: Sequence[Trajectory], update: int) -> dict[str, float]:
@@ -74,14 +86,20 @@ def learn(run: Run, episodes: Sequence[Trajectory], update: int) -> dict[str, fl
     return known | describe_scores(scored, config) | _means(steps)
 
 
-def following(run: Run, row: Mapping[str, float], drawn: int) -> State:
+def following(run: Run, row: Mapping[str, float], samplers: Mapping[str, ItemSampler]) -> State:
     """The state after an update, from its figures."""
-    config, state = run.config, run.state
-    progress = advance(config.horizon, state.progress, success=row["success"], cut=row["horizon_cut"])
-    scale = state.kl_scale
-    if config.rl.kl_target and "kl" in row:
-        scale = adapted_kl_scale(scale, row["kl"], config.rl.kl_target)
-    return State(int(row["update"]), drawn, progress, scale)
+    config, scale = run.config.rl, run.state.kl_scale
+    if config.kl_target and "kl" in row:
+        scale = adapted_kl_scale(scale, row["kl"], config.kl_target)
+    places = {part.name: _next_place(run, part, row, samplers[part.name].drawn) for part in run.parts}
+    return State(int(row["update"]), places, scale)
+
+
+def _next_place(run: Run, part: Part, row: Mapping[str, float], drawn: int) -> Place:
+    own = f"/{part.name}" if part.name else ""
+    success, cut = row[f"success{own}"], row[f"horizon_cut{own}"]
+    progress = run.state.place(part.name).progress
+    return Place(drawn, advance(part.config.horizon, progress, success=success, cut=cut))
 
 
 def learning_rate_at(config: RLConfig, update: int) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import torch
@@ -13,23 +14,22 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 
 from gym_agents.errors import UsageError
-from gym_agents.horizon import HorizonLimit
 from gym_agents.trajectory import Trajectory
 from trainers.acting.agents import Agent
 from trainers.acting.chat import ChatLayout
 from trainers.acting.engines.base import Sampling
-from trainers.acting.evaluate import Evaluation, Way, evaluate, success
+from trainers.acting.evaluate import WAYS, Evaluation, ItemResult, Way, evaluate, success
 from trainers.acting.groups import Harvest
 from trainers.acting.health import ErrorBudget
 from trainers.acting.rollout import Job, rollout
 from trainers.acting.sampler import ItemSampler
-from trainers.acting.worlds import default_horizon, split_items, training_items
+from trainers.acting.worlds import Part, training_items
 from trainers.checkpoint import BEST, Checkpoints, State, restore
 from trainers.config import Config
 from trainers.errors import UnsoundUpdate
 from trainers.folder import RunFolder, replace_episodes
 from trainers.learning.batch import Row
-from trainers.metrics import Stopwatch, TimedEngine, describe_harvest
+from trainers.metrics import Stopwatch, TimedEngine, describe_harvests
 from trainers.models import Policy
 from trainers.screen import Screen
 
@@ -45,7 +45,8 @@ class Evaluator:
     accelerator: Accelerator
     agent: Agent
     engine: TimedEngine
-    envs: HorizonLimit
+    parts: tuple[Part, ...]
+    """The scenario, or those of the mix."""
     screen: Screen
     watch: Stopwatch
     state: State = field(default_factory=State)
@@ -72,7 +73,7 @@ class Evaluator:
         return value
 
     def play(
-        self, jobs: Sequence[Job], *, horizon: int | None, sampling: Sampling, update: int = 0
+        self, part: Part, jobs: Sequence[Job], *, horizon: int | None, sampling: Sampling, update: int = 0
     ) -> list[Trajectory]:
         """Plays jobs, each process its share of the groups; every process gets all episodes, in the jobs' order.
 
@@ -80,7 +81,8 @@ class Evaluator:
             TooManyEnvErrors: as soon as more than `env.max_error_rate` of a process's share has failed.
         """
         processes, mine = self.accelerator.num_processes, self.accelerator.process_index
-        share = [job for job in jobs if job.group % processes == mine]
+        turns = {group: turn for turn, group in enumerate(dict.fromkeys(job.group for job in jobs))}
+        share = [job for job in jobs if turns[job.group] % processes == mine]
         budget = ErrorBudget(self.config.env, len(share))
         with self.screen.episodes(len(share)) as show:
 
@@ -91,7 +93,7 @@ class Evaluator:
             episodes = rollout(
                 self.agent,
                 self.engine,
-                self.envs,
+                part.envs,
                 share,
                 horizon=horizon,
                 sampling=sampling,
@@ -120,27 +122,32 @@ class Evaluator:
             raise UsageError(
                 f"{self.folder.path} has lost its evaluation of update {update}: start a new run."
             )
-        config = self.config.eval
-        horizon = config.horizon or default_horizon(self.config.env)
-        items = split_items(self.envs, config.tasks, "eval")[: config.limit or None]
-        what = f"{len(items)} held-out items of {self.envs.numbering}"
-        self.screen.say(f"Evaluating {what}, at most {horizon} turns each.")
-        evaluation, episodes = evaluate(
-            partial(self.play, horizon=horizon),
-            items,
-            attempts=config.attempts,
-            max_new_tokens=self.config.sampling.max_new_tokens,
-            seed=self.config.run.seed,
-            update=update,
-            horizon=horizon,
-            weights=self.weights(),
-        )
+        results: list[ItemResult] = []
+        episodes: dict[Way, list[Trajectory]] = {}
+        for part in self.parts:
+            found, played = self._evaluate(part)
+            results += found
+            episodes = {way: [*episodes.get(way, []), *more] for way, more in played.items()}
+        horizon = max((part.horizon for part in self.parts if part.horizon), default=None)
+        evaluation = Evaluation(update, horizon, tuple(results), self.weights())
         if self.is_main:
             self.folder.write_evaluation(evaluation, episodes)
         self.screen.evaluation(evaluation)
-        ways: tuple[Way, ...] = ("greedy", "sampled")
-        self.track({f"held_out/{way}": success(evaluation, way).mean for way in ways}, update)
+        self.track({f"held_out/{way}": success(evaluation, way).mean for way in WAYS}, update)
         return evaluation
+
+    def _evaluate(self, part: Part) -> tuple[list[ItemResult], dict[Way, list[Trajectory]]]:
+        """Plays the held-out items of a scenario."""
+        items = part.evaluation_items()
+        what = f"{len(items)} held-out items of {part.envs.numbering}"
+        self.screen.say(f"Evaluating {what}, at most {part.horizon} turns each.")
+        return evaluate(
+            partial(self.play, part, horizon=part.horizon),
+            items,
+            attempts=self.config.eval.attempts,
+            max_new_tokens=self.config.sampling.max_new_tokens,
+            seed=self.config.run.seed,
+        )
 
     def _known_evaluation(self, update: int) -> Evaluation | None:
         """The folder's, if it is of the weights as they stand, or of an update that has gone by."""
@@ -154,7 +161,8 @@ class Evaluator:
 
     def close(self) -> None:
         """Ends the worlds' sessions and the trackers, once all is done; what is interrupted leaves them to their leases."""
-        self.envs.close()
+        for part in self.parts:
+            part.envs.close()
         self.accelerator.end_training()
 
 
@@ -178,10 +186,11 @@ class Run(Evaluator):
         """This process's share: every n-th."""
         return rows[self.accelerator.process_index :: self.accelerator.num_processes]
 
-    def sampler(self) -> ItemSampler:
-        """The training items, from where the run stands."""
-        items = training_items(self.envs, self.config.env)
-        return ItemSampler(items, self.config.run.seed, self.state.drawn)
+    def sampler(self, part: Part) -> ItemSampler:
+        """The training items of a scenario, from where the run stands."""
+        items = training_items(part.envs, part.config.env)
+        drawn = self.state.place(part.name).drawn
+        return ItemSampler(items, self.config.run.seed, drawn, turn=part.place, turns=len(self.parts))
 
     def resume(self) -> bool:
         """Goes to the newest checkpoint; `False` if there is none.
@@ -197,11 +206,11 @@ class Run(Evaluator):
             self.folder.forget_after(self.state.update)
         return newest is not None
 
-    def player(self, horizon: int, update: int) -> Callable[[list[Job]], list[Trajectory]]:
+    def player(self, part: Part, horizon: int, update: int) -> Callable[[list[Job]], list[Trajectory]]:
         """How an update's jobs are played."""
         how = self.config.sampling
         sampling = Sampling(how.temperature, how.top_p, how.max_new_tokens)
-        return partial(self.play, horizon=horizon, sampling=sampling, update=update)
+        return partial(self.play, part, horizon=horizon, sampling=sampling, update=update)
 
     # Telling.
 
@@ -211,19 +220,19 @@ class Run(Evaluator):
         self.engine.lap()
 
     def record(
-        self, update: int, horizon: int, harvest: Harvest, figures: dict[str, float]
+        self, update: int, harvests: Mapping[str, Harvest], figures: dict[str, float]
     ) -> dict[str, Any]:
         """Notes what an update did, in `metrics.jsonl`, in its trajectories and on the screen; gives the line."""
         row: dict[str, Any] = {
             "update": update,
-            "horizon": horizon,
-            **describe_harvest(harvest),
+            **describe_harvests(harvests),
             **figures,
             **self.engine.lap(),
             "seconds": self.watch.lap(),
         }
         if self.is_main:
-            self.folder.write_trajectories(update, harvest.episodes)
+            everything = chain.from_iterable(harvest.episodes for harvest in harvests.values())
+            self.folder.write_trajectories(update, everything)
             self.folder.append_metrics(row)
         self.screen.update(row, self.config.updates)
         self._track_row(row)

@@ -21,7 +21,7 @@ from trainers.acting.characters import CharacterLayout
 from trainers.acting.chat import ChatLayout
 from trainers.acting.demos import expert_episodes
 from trainers.acting.engines.api import ApiEngine
-from trainers.acting.worlds import make_worlds
+from trainers.acting.worlds import Part, make_worlds
 from trainers.checkpoint import Checkpoints, is_complete, read_state, restore
 from trainers.config import Config, RLConfig
 from trainers.engines import demand_training, demand_whole_weights, make_engine, model_server
@@ -90,7 +90,8 @@ def _train(run: Run, config: Config) -> None:
     method.train(run)
     after = run.judge(config.updates)
     if run.is_main:
-        draw_curve(run.folder, title=f"{config.env.id}, items of {after.numbering}")
+        ids = ", ".join(part.env.id for part in config.parts.values())
+        draw_curve(run.folder, title=f"{ids}, items of {', '.join(after.by_numbering())}")
         run.policy.save(run.folder.policy)
     for line in final_lines(run.folder, config.run.method, before, after):
         run.screen.say(line)
@@ -145,7 +146,7 @@ def write_demonstrations(config: Config, path: Path) -> None:
     Raises:
         NotOffered: the scenario has no expert.
     """
-    episodes = expert_episodes(config, config.warm_start.episodes)
+    episodes = expert_episodes(config)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_episodes(path, episodes)
     Screen().say(f"{len(episodes)} of {config.warm_start.episodes} expert episodes: {path}")
@@ -184,7 +185,7 @@ def build(config: Config, path: Path) -> Run:
         layout=layout,
         agent=make_agent(config.agent, layout),
         engine=TimedEngine(make_engine(config, policy, layout, accelerator, folder.served), watch),
-        envs=make_worlds(config.env, server=_shared_servers(config, accelerator)),
+        parts=_parts(config, accelerator),
         screen=screen,
         watch=watch,
     )
@@ -203,7 +204,7 @@ def build_api(config: Config, path: Path) -> Evaluator:
         accelerator=accelerator,
         agent=make_agent(config.agent, layout),
         engine=TimedEngine(ApiEngine(model_server(config.engine), config.engine.model, layout), watch),
-        envs=make_worlds(config.env, server=_shared_servers(config, accelerator)),
+        parts=_parts(config, accelerator),
         screen=screen,
         watch=watch,
     )
@@ -226,7 +227,8 @@ def _begin(config: Config, path: Path) -> tuple[Accelerator, RunFolder, Screen]:
 
 def _make_folder(evaluator: Evaluator, policy: str) -> None:
     if evaluator.is_main:
-        evaluator.folder.make(evaluator.config, backend=evaluator.envs.backend, policy=policy)
+        backends = ", ".join(part.envs.backend for part in evaluator.parts)
+        evaluator.folder.make(evaluator.config, backend=backends, policy=policy)
         named = {name: {"name": evaluator.folder.path.name} for name in ("wandb", "trackio")}
         evaluator.accelerator.init_trackers("gym-agents", init_kwargs=named)
     evaluator.accelerator.wait_for_everyone()
@@ -238,6 +240,14 @@ def make_optimizer(policy: Policy, config: RLConfig) -> torch.optim.Optimizer:
     if policy.critic is not None:
         groups.append({"params": [*policy.critic.parameters()], "lr": config.critic_learning_rate})
     return torch.optim.AdamW(groups, lr=config.learning_rate, weight_decay=config.weight_decay)
+
+
+def _parts(config: Config, accelerator: Accelerator) -> tuple[Part, ...]:
+    """The scenarios that the run plays, each with its worlds."""
+    return tuple(
+        Part(name, place, part, make_worlds(part.env, server=_shared_servers(part, accelerator)))
+        for place, (name, part) in enumerate(config.parts.items())
+    )
 
 
 def _shared_servers(config: Config, accelerator: Accelerator) -> str:

@@ -46,11 +46,15 @@ class Screen:
         generating = seconds["generation"] / seconds["acting"] if seconds["acting"] else 0.0
         errors = f"  env errors {row['env_errors']}" if row["env_errors"] else ""
         self.say(
-            f"update {row['update']:>3}/{updates}  h {row['horizon']:>2}  success {row['success']:4.0%}  "
-            f"score {row['score']:.2f}  turns {row['turns']:4.1f}  cut {row['horizon_cut']:4.0%}  "
+            f"update {row['update']:>3}/{updates}  {_played(row)}  "
             f"equal groups {row['zero_variance']:4.0%}{errors}  | acting {seconds['acting']:.1f} s "
             f"({generating:.0%} generating), learning {seconds['learning']:.1f} s"
         )
+        for name in (key.partition("/")[2] for key in row if key.startswith("success/")):
+            own = {
+                key.removesuffix(f"/{name}"): value for key, value in row.items() if key.endswith(f"/{name}")
+            }
+            self.say(f"  {name}: {_played(own)}")
 
     def step(self, row: dict[str, Any], updates: int) -> None:
         """The figures of an update that played nothing."""
@@ -61,14 +65,22 @@ class Screen:
         )
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        """Success of an evaluation, and the attempts that the environment failed beside it."""
-        errors = (
-            f"; {evaluation.env_errors} attempts failed by the environment" if evaluation.env_errors else ""
-        )
-        self.say(
-            f"Held-out success after {evaluation.update} updates: {percent(success(evaluation, 'greedy'))} greedy, "
-            f"{percent(success(evaluation, 'sampled'))} sampled{errors}"
-        )
+        """Success of an evaluation, and the attempts that the environment failed beside it, of each scenario."""
+        for numbering, own in evaluation.by_numbering().items():
+            errors = f"; {own.env_errors} attempts failed by the environment" if own.env_errors else ""
+            self.say(
+                f"Held-out success on {numbering} after {evaluation.update} updates: "
+                f"{percent(success(own, 'greedy'))} greedy, {percent(success(own, 'sampled'))} sampled{errors}"
+            )
+
+
+def _played(row: dict[str, Any]) -> str:
+    """What an update's episodes came to; `cut` are those that ended by a limit, of turns or of tokens."""
+    cut = row["horizon_cut"] + row["length_cut"]
+    return (
+        f"h {row['horizon']:>2}  success {row['success']:4.0%}  score {row['score']:.2f}  "
+        f"turns {row['turns']:4.1f}  cut {cut:4.0%}"
+    )
 
 
 def percent(interval: Interval, sign: str = "") -> str:

@@ -14,14 +14,21 @@ from typing import Any, Literal
 
 from gym_agents.errors import UsageError, near_match
 from gym_agents.scenario import fits
-from trainers.config import Config
+from trainers.config import Config, MixConfig
 from trainers.limits import broken_limits
 
+KINDS: dict[str, type] = {
+    section: kind for section, kind in typing.get_type_hints(Config).items() if section != "mix"
+}
+"""Section -> its dataclass."""
+
 SECTIONS: dict[str, dict[str, Any]] = {
-    section: typing.get_type_hints(kind) for section, kind in typing.get_type_hints(Config).items()
+    section: typing.get_type_hints(kind) for section, kind in KINDS.items()
 }
 """Section -> key -> type, as `trainers/config.py` declares them."""
 
+MIXED = re.compile(r"mix\.[\w-]+")
+"""Sections of a mixed run's scenarios, which the user names."""
 
 _UNSET = "None"
 """How a flag, and an option in a recipe, says that there is no value."""
@@ -46,6 +53,17 @@ class Setting:
     value: Any
     source: str
     """`file:line`, or the flag."""
+
+
+def _kind(section: str) -> type:
+    return MixConfig if MIXED.fullmatch(section) else KINDS[section]
+
+
+def _keys(section: str) -> dict[str, Any]:
+    """Key -> type of a section; none where there is no such section."""
+    if MIXED.fullmatch(section):
+        return typing.get_type_hints(MixConfig)
+    return SECTIONS.get(section, {})
 
 
 def load(arguments: Sequence[str]) -> Config:
@@ -102,11 +120,21 @@ def _read_recipe(path: Path, mistakes: list[str]) -> Iterator[Setting]:
         mistakes.append(f"{path}:{line[1] if line else 1}: is not TOML: {error}")
         return
     lines = _key_lines(text)
-    for section, table in tables.items():
-        rows = table.items() if isinstance(table, dict) and section in SECTIONS else [("", table)]
+    for section, table in _flat(tables):
+        place = tuple(section.split("."))
+        rows = table.items() if isinstance(table, dict) and _keys(section) else [("", table)]
         for key, value in rows:
-            line_number = lines.get((section, key)) or lines.get((section,), 1)
+            line_number = lines.get((*place, key)) or lines.get(place) or lines.get(place[:1], 1)
             yield Setting(section, key, value, f"{path}:{line_number}")
+
+
+def _flat(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Each section and what it holds; those of the mix are sections of their own."""
+    for section, table in tables.items():
+        if section == "mix" and isinstance(table, dict):
+            yield from ((f"mix.{name}", part) for name, part in table.items())
+        else:
+            yield section, table
 
 
 def _key_lines(text: str) -> dict[tuple[str, ...], int]:
@@ -133,15 +161,28 @@ def _path(name: str) -> tuple[str, ...]:
 
 def _read_flags(flags: Sequence[tuple[str, list[str]]], mistakes: list[str]) -> Iterator[Setting]:
     for flag, words in flags:
-        section, _, key = flag.removeprefix("--").partition(".")
-        key, _, option = key.partition(".")
-        hint = SECTIONS.get(section, {}).get(key)
+        section, key, option = _parts(flag.removeprefix("--"))
+        hint = _keys(section).get(key)
         if not words and typing.get_origin(hint) is not tuple:
             mistakes.append(f"{flag}: needs a value")
         elif option:
             yield Setting(section, key, {option: _literal(words[0])}, flag)
         else:
             yield Setting(section, key, _value(words, hint), flag)
+
+
+def _parts(name: str) -> tuple[str, str, str]:
+    """Section, key and option of a flag.
+
+    >>> _parts("rl.updates"), _parts("mix.textcraft.options.distractors")
+    (('rl', 'updates', ''), ('mix.textcraft', 'options', 'distractors'))
+    """
+    section, _, rest = name.partition(".")
+    if section == "mix":
+        scenario, _, rest = rest.partition(".")
+        section = f"mix.{scenario}"
+    key, _, option = rest.partition(".")
+    return section, key, option
 
 
 def _value(words: list[str], hint: Any) -> Any:
@@ -167,12 +208,13 @@ def _literal(word: str) -> Any:
 
 def _is_known(setting: Setting, mistakes: list[str]) -> bool:
     """Notes an unknown section or key, with the one that may be meant."""
-    if setting.key in SECTIONS.get(setting.section, {}):
+    keys = _keys(setting.section)
+    if setting.key in keys:
         return True
-    if setting.section in SECTIONS and setting.key:
+    if keys and setting.key:
         place, name = f"unknown key {setting.key!r} in [{setting.section}]", setting.key
-        near = near_match(name, SECTIONS[setting.section])
-    elif setting.section in SECTIONS:
+        near = near_match(name, keys)
+    elif keys:
         place, name, near = f"[{setting.section}] must be a table", setting.section, ""
     else:
         place, name = f"unknown name {setting.section!r} at top level", setting.section
@@ -197,7 +239,7 @@ def _owners(key: str) -> str:
 
 
 def _has_type(setting: Setting, mistakes: list[str]) -> bool:
-    hint = SECTIONS[setting.section][setting.key]
+    hint = _keys(setting.section)[setting.key]
     good = isinstance(setting.value, dict) if typing.get_origin(hint) is dict else fits(setting.value, hint)
     if not good:
         name = f"{setting.section}.{setting.key}"
@@ -228,7 +270,8 @@ def _describe(hint: Any) -> str:
 def _build(settings: Sequence[Setting]) -> Config:
     values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for setting in settings:
-        section, hint = values[setting.section], SECTIONS[setting.section][setting.key]
+        section = values.setdefault(setting.section, {})
+        hint = _keys(setting.section)[setting.key]
         if isinstance(setting.value, dict):
             options = {name: None if value == _UNSET else value for name, value in setting.value.items()}
             section[setting.key] = {**section.get(setting.key, {}), **options}
@@ -236,14 +279,21 @@ def _build(settings: Sequence[Setting]) -> Config:
             section[setting.key] = tuple(setting.value)
         else:
             section[setting.key] = float(setting.value) if hint is float else setting.value
-    kinds = typing.get_type_hints(Config)
-    return Config(**{section: kinds[section](**given) for section, given in values.items()})
+    built = {section: _kind(section)(**given) for section, given in values.items()}
+    mix = {section.removeprefix("mix."): built.pop(section) for section in values if MIXED.fullmatch(section)}
+    return Config(**built, mix=mix)
+
+
+def sections(config: Config) -> dict[str, dict[str, Any]]:
+    """Section -> key -> value; each scenario of the mix is a section `mix.<name>`."""
+    tables: dict[str, dict[str, Any]] = dataclasses.asdict(config)
+    return tables | {f"mix.{name}": part for name, part in tables.pop("mix").items()}
 
 
 def to_toml(config: Config) -> str:
     """The configuration as TOML that `load` reads back; unset fields are left out."""
     tables = []
-    for section, fields in dataclasses.asdict(config).items():
+    for section, fields in sections(config).items():
         plain = {
             key: value for key, value in fields.items() if not isinstance(value, dict) and value is not None
         }

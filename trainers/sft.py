@@ -13,7 +13,7 @@ from gym_agents import trajectory
 from gym_agents.trajectory import Trajectory
 from trainers.acting.demos import expert_episodes
 from trainers.acting.files import examples, worthwhile
-from trainers.acting.rollout import Job
+from trainers.acting.groups import play_groups
 from trainers.acting.sampler import ItemSampler
 from trainers.folder import replace_episodes
 from trainers.learning.batch import Lesson, Sample, pack
@@ -73,10 +73,10 @@ def demonstrations(run: Run) -> list[Trajectory]:
     """The expert's episodes of training items: played once by the main process, then read from the run folder."""
 
     def play_or_read() -> list[Trajectory]:
-        path, count = run.folder.demonstrations, run.config.warm_start.episodes
+        path = run.folder.demonstrations
         if not path.exists():
-            run.screen.say(f"The expert plays {count} training episodes.")
-            replace_episodes(path, expert_episodes(run.config, count))
+            run.screen.say(f"The expert plays {run.config.warm_start.episodes} training episodes.")
+            replace_episodes(path, expert_episodes(run.config))
         return list(trajectory.read(path))
 
     return run.from_main(play_or_read)
@@ -85,7 +85,9 @@ def demonstrations(run: Run) -> list[Trajectory]:
 def sampled_success(run: Run) -> float:
     """Share of sampled training episodes that succeed; the same episodes at every measurement."""
     run.engine.sync(0)
-    draws = run.sampler().next(run.config.warm_start.check_episodes)
-    jobs = [Job(item=draw.item, seed=draw.seed, group=draw.number, member=0, split="train") for draw in draws]
-    play = run.player(run.config.horizon.stages[-1], update=0)
-    return describe_episodes(play(jobs))["success"]
+    episodes: list[Trajectory] = []
+    for part in run.parts:
+        draws = run.sampler(part).next(part.config.warm_start.check_episodes)
+        play = run.player(part, part.config.horizon.stages[-1], update=0)
+        episodes += chain.from_iterable(play_groups(play, draws, 1))
+    return describe_episodes(episodes)["success"]

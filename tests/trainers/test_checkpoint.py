@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainers.checkpoint import Checkpoints, State, is_complete, restore
+from trainers.checkpoint import Checkpoints, Place, State, is_complete, restore
 from trainers.config import Config, PolicyConfig, RLConfig, RunConfig
 from trainers.folder import RunFolder
 from trainers.models import Policy, load_policy
@@ -31,7 +31,7 @@ def optimizer_after_a_step(policy: Policy) -> torch.optim.Optimizer:
 
 def test_weights_optimizer_and_state_come_back(policy: Policy, tmp_path: Path) -> None:
     optimizer = optimizer_after_a_step(policy)
-    Checkpoints(tmp_path).save(State(update=7, drawn=56), policy, optimizer, keep=2)
+    Checkpoints(tmp_path).save(State(update=7, places={"": Place(drawn=56)}), policy, optimizer, keep=2)
     saved = {name: parameter.detach().clone() for name, parameter in policy.trainable.items()}
     moments = [state["exp_avg"].clone() for state in optimizer.state.values()]
     with torch.no_grad():
@@ -40,7 +40,7 @@ def test_weights_optimizer_and_state_come_back(policy: Policy, tmp_path: Path) -
     fresh = torch.optim.AdamW(policy.trainable.values(), lr=1e-2)
     newest = Checkpoints(tmp_path).newest()
     assert newest == tmp_path / "update-0007"
-    assert restore(newest, policy, fresh) == State(update=7, drawn=56)
+    assert restore(newest, policy, fresh) == State(update=7, places={"": Place(drawn=56)})
     assert all(torch.equal(policy.trainable[name], saved[name]) for name in saved)
     restored = [state["exp_avg"] for state in fresh.state.values()]
     assert len(restored) == len(moments)
@@ -84,7 +84,7 @@ KILLED = """
 import os, random, signal, sys, time
 from pathlib import Path
 import torch
-from trainers.checkpoint import Checkpoints, State
+from trainers.checkpoint import Place, Checkpoints, State
 from trainers.config import PolicyConfig
 from trainers.models import load_policy
 

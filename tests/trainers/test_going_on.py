@@ -15,7 +15,7 @@ from gym_agents.launcher import local_server
 from tests.trainers.test_run import RECIPE, SMALL, interrupted_in_update, metrics, train
 from trainers.checkpoint import Checkpoints, State, restore
 from trainers.commands import main
-from trainers.config import PolicyConfig
+from trainers.config import Config, PolicyConfig
 from trainers.errors import DamagedCheckpoint
 from trainers.folder import RunFolder, new_folder_name
 from trainers.models import load_policy
@@ -76,7 +76,7 @@ def test_two_runs_of_one_second_have_two_folders(monkeypatch: pytest.MonkeyPatch
     for process in (4711, 4712):
         monkeypatch.setattr("os.getpid", lambda process=process: process)
         monkeypatch.setattr("time.strftime", lambda form: "20260131-120000")
-        names.append(new_folder_name("AgentGym/TextCraft-v0", "train"))
+        names.append(new_folder_name(Config(), "train"))
     assert names == [f"runs/textcraft-train-20260131-120000-{process}" for process in (4711, 4712)]
 
 

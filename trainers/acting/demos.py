@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import msgspec
 
@@ -70,16 +71,20 @@ def play_expert(envs: HorizonLimit, draws: Sequence[Draw]) -> list[Trajectory]:
     return [solved[number] for number in sorted(solved)]
 
 
-def expert_episodes(config: Config, count: int) -> list[Trajectory]:
-    """The expert's episodes of so many draws of training items, from a server of its own.
+def expert_episodes(config: Config) -> list[Trajectory]:
+    """The expert's episodes of `warm_start.episodes` draws of training items, from servers of its own.
 
     Raises:
-        NotOffered: the scenario has no expert.
+        NotOffered: a scenario has no expert.
     """
+    return list(chain.from_iterable(map(_expert_episodes, config.parts.values())))
+
+
+def _expert_episodes(config: Config) -> list[Trajectory]:
     envs = make_worlds(config.env, expert=True)
     try:
         sampler = ItemSampler(training_items(envs, config.env), config.run.seed)
-        return play_expert(envs, sampler.next(count))
+        return play_expert(envs, sampler.next(config.warm_start.episodes))
     finally:
         envs.close()
 

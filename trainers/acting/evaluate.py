@@ -16,6 +16,7 @@ from trainers.acting.rollout import Job
 RESAMPLES = 10_000
 
 Way = Literal["greedy", "sampled"]
+WAYS: tuple[Way, ...] = ("greedy", "sampled")
 
 
 class ItemResult(msgspec.Struct, frozen=True):
@@ -34,6 +35,7 @@ class Evaluation(msgspec.Struct, frozen=True):
     update: int
     """How many updates the weights had seen."""
     horizon: int | None
+    """Turn limit; of several scenarios, the largest."""
     results: tuple[ItemResult, ...]
     weights: str = ""
     """Whose result it is: the fingerprint of the weights."""
@@ -43,10 +45,14 @@ class Evaluation(msgspec.Struct, frozen=True):
         attempts = {result.item_id: getattr(result, way) for result in self.results}
         return {item: sum(done) / len(done) for item, done in attempts.items() if done}
 
-    @property
-    def numbering(self) -> str:
-        """Whose items they are: the name of their numbering."""
-        return self.results[0].item_id.rpartition("_")[0]
+    def by_numbering(self) -> dict[str, Evaluation]:
+        """The evaluation of each scenario's items, by the name of their numbering."""
+        found: dict[str, list[ItemResult]] = {}
+        for result in self.results:
+            found.setdefault(result.item_id.rpartition("_")[0], []).append(result)
+        return {
+            name: msgspec.structs.replace(self, results=tuple(results)) for name, results in found.items()
+        }
 
     @property
     def env_errors(self) -> int:
@@ -66,10 +72,7 @@ def evaluate(
     attempts: int,
     max_new_tokens: int,
     seed: int,
-    update: int,
-    horizon: int | None,
-    weights: str = "",
-) -> tuple[Evaluation, dict[Way, list[Trajectory]]]:
+) -> tuple[list[ItemResult], dict[Way, list[Trajectory]]]:
     """Plays each item once greedily and `attempts` times at temperature 1; gives the results and the episodes."""
     ways: tuple[tuple[Way, float, int], ...] = (("greedy", 0.0, 1), ("sampled", 1.0, attempts))
     episodes: dict[Way, list[Trajectory]] = {}
@@ -81,8 +84,7 @@ def evaluate(
         ]
         sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
         episodes[way] = play(jobs, sampling=sampling)
-    results = tuple(_item_result(group, episodes) for group in range(len(items)))
-    return Evaluation(update, horizon, results, weights), episodes
+    return [_item_result(group, episodes) for group in range(len(items))], episodes
 
 
 def _item_result(group: int, episodes: Mapping[Way, Sequence[Trajectory]]) -> ItemResult:

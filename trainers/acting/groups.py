@@ -17,9 +17,11 @@ Group = list[Trajectory]
 
 @dataclass(frozen=True)
 class Harvest:
-    """All groups of an update."""
+    """All groups of an update, of one scenario."""
 
     groups: list[Group]
+    horizon: int
+    """The turn limit that they were played under."""
 
     @property
     def episodes(self) -> list[Trajectory]:
@@ -37,12 +39,14 @@ class Harvest:
         return [group for group in self.usable if _spread(group) > SAME_SCORE]
 
 
-def harvest(play: Callable[[list[Job]], list[Trajectory]], sampler: ItemSampler, config: RLConfig) -> Harvest:
+def harvest(
+    play: Callable[[list[Job]], list[Trajectory]], sampler: ItemSampler, config: RLConfig, horizon: int
+) -> Harvest:
     """Plays `groups` groups of `group_size`; then up to `refill_groups` more in place of those that tell nothing.
 
     All of it is a function of the sampler's state and of what `play` returns, which keeps the order of its jobs.
     """
-    result = Harvest(play_groups(play, sampler.next(config.groups), config.group_size))
+    result = Harvest(play_groups(play, sampler.next(config.groups), config.group_size), horizon)
     spare = config.refill_groups
     while missing := min(spare, config.groups - len(result.telling)):
         result.groups.extend(play_groups(play, sampler.next(missing), config.group_size))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import gymnasium
@@ -11,7 +12,30 @@ from gym_agents.errors import EmptySplit
 from gym_agents.horizon import HorizonLimit
 from gym_agents.items import load_items
 from gym_agents.tasks import find_spec
-from trainers.config import EnvConfig
+from trainers.config import Config, EnvConfig
+
+
+@dataclass(frozen=True)
+class Part:
+    """One scenario of a run: the only one, or one of a mix."""
+
+    name: str
+    """In the mix; empty where it is the only one."""
+    place: int
+    """Its number in the mix, from 0."""
+    config: Config
+    """Of the run, as far as this scenario goes."""
+    envs: HorizonLimit
+
+    @property
+    def horizon(self) -> int | None:
+        """The turn limit of its evaluation."""
+        return self.config.eval.horizon or find_spec(self.config.env.id).max_episode_steps
+
+    def evaluation_items(self) -> tuple[int, ...]:
+        """The held-out items to play."""
+        config = self.config.eval
+        return split_items(self.envs, config.tasks, "eval")[: config.limit or None]
 
 
 def make_worlds(config: EnvConfig, *, server: str = "", expert: bool = False) -> HorizonLimit:
@@ -33,11 +57,6 @@ def make_worlds(config: EnvConfig, *, server: str = "", expert: bool = False) ->
     )
     assert isinstance(envs, HorizonLimit)
     return envs
-
-
-def default_horizon(config: EnvConfig) -> int | None:
-    """The turn limit that the environment's id is registered with."""
-    return find_spec(config.id).max_episode_steps
 
 
 def training_items(envs: HorizonLimit, config: EnvConfig) -> tuple[int, ...]:

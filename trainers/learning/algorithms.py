@@ -136,11 +136,24 @@ def make_lessons(
     # the critic should have said what came of it
     returns = [estimate + said.values for estimate, said in zip(estimates, scored, strict=True)]
     if algorithm.whitens if config.whiten is None else config.whiten:
-        estimates = list(whiten(torch.cat(estimates)).split([sample.sampled for sample in samples]))
+        estimates = _whitened(estimates, samples)
     lessons = [Lesson(*parts) for parts in zip(samples, estimates, returns, strict=True)]
     if config.ratio_cap:
         lessons = [_capped(*pair, config.ratio_cap) for pair in zip(lessons, scored, strict=True)]
     return _weighted(_kept(lessons, config, algorithm), config)
+
+
+def _whitened(estimates: Sequence[Tensor], samples: Sequence[Sample]) -> list[Tensor]:
+    """Whitened over all tokens of each scenario, whose scores are not those of another."""
+    whitened = list(estimates)
+    for scenario in {sample.scenario for sample in samples}:
+        places = [at for at, sample in enumerate(samples) if sample.scenario == scenario]
+        parts = whiten(torch.cat([estimates[at] for at in places])).split(
+            [len(estimates[at]) for at in places]
+        )
+        for at, part in zip(places, parts, strict=True):
+            whitened[at] = part
+    return whitened
 
 
 def _capped(lesson: Lesson, said: Scored, cap: float) -> Lesson:

@@ -11,10 +11,10 @@ Each token sees its own sample, the prompt of that sample and the stem, up to it
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -164,6 +164,8 @@ def with_logprobs(sample: Sample, logprobs: Tensor) -> Sample:
 
 _NOTHING = torch.zeros(())
 
+Key = TypeVar("Key", bound=Hashable)
+
 
 @dataclass(frozen=True)
 class Lesson:
@@ -226,16 +228,19 @@ class Row:
 
 
 def pack(lessons: Sequence[Lesson], tokens_per_row: int) -> list[Row]:
-    """Packs samples into rows, those with the same prompt side by side behind one copy of it.
+    """Packs the samples of each scenario into rows, those with the same prompt side by side behind one copy of it.
 
     Args:
         lessons: what to learn from [N].
         tokens_per_row: most tokens of a row; a longer sample has a row to itself.
     """
     samples = [lesson.sample for lesson in lessons]
-    stem = _common_beginning([sample.prompt for sample in samples])
-    rows = _fill_rows(samples, len(stem), tokens_per_row)
-    return [_row(lessons, chosen, stem) for chosen in rows]
+    rows: list[Row] = []
+    for places in _places(samples, lambda sample: sample.scenario).values():
+        stem = _common_beginning([samples[at].prompt for at in places])
+        filled = _fill_rows(samples, places, len(stem), tokens_per_row)
+        rows += [_row(lessons, chosen, stem) for chosen in filled]
+    return rows
 
 
 def _common_beginning(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -247,13 +252,16 @@ def _common_beginning(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return first[: next(differ, len(first))]
 
 
-def _fill_rows(samples: Sequence[Sample], stem: int, tokens_per_row: int) -> list[list[int]]:
+def _fill_rows(
+    samples: Sequence[Sample], places: Sequence[int], stem: int, tokens_per_row: int
+) -> list[list[int]]:
     """Indices of the samples of each row, which begins with a stem of so many tokens."""
     rows: list[list[int]] = []
     length = 0
-    for prompt, together in _by_prompt(samples).items():
+    chosen = [samples[at] for at in places]
+    for prompt, together in _places(chosen, lambda sample: sample.prompt).items():
         repeated = len(prompt) - stem  # what the next sample of this prompt adds for its prompt
-        for index in together:
+        for index in (places[at] for at in together):
             rest = len(samples[index].rest)
             if not rows or length + repeated + rest > tokens_per_row:
                 rows.append([])
@@ -263,11 +271,11 @@ def _fill_rows(samples: Sequence[Sample], stem: int, tokens_per_row: int) -> lis
     return rows
 
 
-def _by_prompt(samples: Sequence[Sample]) -> dict[tuple[int, ...], list[int]]:
-    """Indices of the samples of each prompt, both in order of appearance."""
-    places: dict[tuple[int, ...], list[int]] = {}
+def _places(samples: Sequence[Sample], key: Callable[[Sample], Key]) -> dict[Key, list[int]]:
+    """Indices of the samples that have something in common, both in order of appearance."""
+    places: dict[Key, list[int]] = {}
     for index, sample in enumerate(samples):
-        places.setdefault(sample.prompt, []).append(index)
+        places.setdefault(key(sample), []).append(index)
     return places
 
 

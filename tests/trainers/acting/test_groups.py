@@ -37,7 +37,7 @@ def player(played: list[Job], score: Callable[[Job], float]) -> Callable[[list[J
 def test_members_share_item_and_seed_and_groups_do_not() -> None:
     played: list[Job] = []
     harvest(
-        player(played, lambda job: job.member), ItemSampler(range(9), 0), RLConfig(groups=3, group_size=2)
+        player(played, lambda job: job.member), ItemSampler(range(9), 0), RLConfig(groups=3, group_size=2), 5
     )
     assert [(job.group, job.member) for job in played] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
     assert len({(job.item, job.seed) for job in played}) == 3
@@ -48,7 +48,7 @@ def test_groups_that_tell_nothing_are_replaced_by_the_next_items_up_to_the_bound
     played: list[Job] = []
     sampler = ItemSampler(range(100), 0)
     play = player(played, lambda job: job.member if job.group % 2 == 0 else 0.3 + 1e-9 * job.member)
-    result = harvest(play, sampler, RLConfig(groups=4, group_size=2, refill_groups=3))
+    result = harvest(play, sampler, RLConfig(groups=4, group_size=2, refill_groups=3), 5)
     assert sampler.drawn == 7
     assert [group[0].group for group in result.groups] == [0, 1, 2, 3, 4, 5, 6]
     assert [group[0].group for group in result.telling] == [0, 2, 4, 6]
@@ -58,7 +58,7 @@ def test_groups_that_tell_nothing_are_replaced_by_the_next_items_up_to_the_bound
 def test_enough_telling_groups_need_no_more() -> None:
     sampler = ItemSampler(range(100), 0)
     play = player([], lambda job: job.member)
-    assert len(harvest(play, sampler, RLConfig(groups=4, group_size=2, refill_groups=9)).groups) == 4
+    assert len(harvest(play, sampler, RLConfig(groups=4, group_size=2, refill_groups=9), 5).groups) == 4
     assert sampler.drawn == 4
 
 
@@ -72,7 +72,7 @@ def test_a_group_with_an_environment_error_is_not_usable() -> None:
             for job in jobs
         ]
 
-    result = harvest(play, ItemSampler(range(9), 0), RLConfig(groups=3, group_size=2))
+    result = harvest(play, ItemSampler(range(9), 0), RLConfig(groups=3, group_size=2), 5)
     assert [group[0].group for group in result.usable] == [0, 2]
     assert len(result.episodes) == 6
 
