@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import importlib
+import math
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +57,13 @@ def connect(
     `AGENTGYM_<SCENARIO>_URL` does, and without that `replicas` local servers are started at first use;
     they are shared by the whole process. Only local servers play the `expert`, so that the variable, meant
     for every environment, is passed over where one is asked for.
+
+    Raises:
+        UsageError: no server can be found so, or there is no such deadline.
     """
+    _demand_deadline(deadline)
+    if server is not None and not isinstance(server, str):
+        raise UsageError(f"A server is named by its address, a text, not by {server!r}.")
     found = load_world_scenario(scenario)
     made = make_options(found.options, options)
     named = server or ("" if expert else server_variable(found))
@@ -74,6 +81,12 @@ def connect(
     if token and not token.isprintable():
         raise UsageError("The token holds a line's end or another control character.")
     return Connection(found, made, _shared_client(found.name, servers, token, deadline))
+
+
+def _demand_deadline(deadline: float) -> None:
+    number = isinstance(deadline, (int, float)) and not isinstance(deadline, bool)
+    if not (number and 0 < deadline < math.inf):
+        raise UsageError(f"A deadline is a number of seconds above 0, not {deadline!r}.")
 
 
 def server_variable(scenario: Scenario) -> str:

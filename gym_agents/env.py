@@ -121,7 +121,7 @@ class TextEnv(gymnasium.Env[str, str]):
         self.metadata = {**self.metadata, "render_modes": self._render_modes()}
         self.render_mode = self._checked_render_mode(render_mode)
         self.observation_space = UnicodeText(self.connection.scenario.max_observation_chars + 64)
-        self.action_space = UnicodeText(MAX_REPLY_BYTES)
+        self.action_space = UnicodeText(MAX_REPLY_BYTES, max_bytes=MAX_REPLY_BYTES)
         self._items = Items(split, items)
         self._session: Session | None = None
         self._info: dict[str, Any] = {}

@@ -48,7 +48,11 @@ def load_items(source: str | Path | Sequence[str], numbering: str) -> tuple[int,
     Raises:
         ItemError: naming every id that does not fit, or the file where it cannot be read.
     """
-    names = _read_ids(Path(source)) if isinstance(source, (str, Path)) else list(source)
+    names = _read_ids(Path(source)) if isinstance(source, (str, Path)) else source
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise ItemError(
+            f"Items are a list of ids such as {item_id(numbering, 12)!r}, or a file of them, not {names!r}."
+        )
     numbers, problems = [], []
     for name in names:
         try:

@@ -30,6 +30,8 @@ MAX_CALL_BYTES = 6 * MAX_REPLY_BYTES + 4096
 """A body of one call over this is refused unread (a byte takes at most six in JSON)."""
 MAX_BATCH_BYTES = 8 * MAX_CALL_BYTES
 """A body of a batch over this is refused unread; the client splits before it."""
+MAX_BATCH_CALLS = 16_384
+"""A batch of more calls is refused; the client's never come near, since each counts at least 1 KB of its body."""
 SERVER_KEEP_ALIVE = 75.0
 """Seconds before the server drops an idle connection."""
 CLIENT_KEEP_ALIVE = 15.0

@@ -7,6 +7,7 @@ import queue
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
+from numbers import Integral
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -68,6 +69,7 @@ class TextVectorEnv(Lockstep):
         expert: bool = False,
         **options: Any,
     ) -> None:
+        _demand_count(num_envs)
         self.connection = connect(
             scenario,
             server=server,
@@ -80,7 +82,7 @@ class TextVectorEnv(Lockstep):
         self.num_envs = num_envs
         self.task = task
         self.single_observation_space = UnicodeText(self.scenario.max_observation_chars + 64)
-        self.single_action_space = UnicodeText(MAX_REPLY_BYTES)
+        self.single_action_space = UnicodeText(MAX_REPLY_BYTES, max_bytes=MAX_REPLY_BYTES)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._items = Items(split, items)
@@ -248,6 +250,11 @@ class TextVectorEnv(Lockstep):
             background.spawn(self.client.leave([lane.session]))
             lane.session = None
         return Event(lane.index, lane.kind, "", 0.0, False, False, {}, answer)
+
+
+def _demand_count(num_envs: Any) -> None:
+    if isinstance(num_envs, bool) or not isinstance(num_envs, Integral) or int(num_envs) < 1:
+        raise UsageError(f"A vector holds a whole number of environments, at least 1, not {num_envs!r}.")
 
 
 def _demand_each_once(indices: Sequence[int]) -> None:

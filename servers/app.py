@@ -273,11 +273,15 @@ def decode_calls(body: bytes) -> Sequence[wire.Call | wire.Failed]:
 
     Raises:
         UsageError: if the body is no JSON array.
+        BodyTooLarge: if it holds more than `MAX_BATCH_CALLS`.
     """
+    raw_calls = _decode(_raw_calls, body)
+    if len(raw_calls) > wire.MAX_BATCH_CALLS:
+        raise BodyTooLarge(f"A batch holds {len(raw_calls)} calls; the limit is {wire.MAX_BATCH_CALLS}.")
     try:
         return _calls.decode(body)
     except (msgspec.DecodeError, RecursionError):
-        return [_decode_or_fail(raw) for raw in _decode(_raw_calls, body)]
+        return [_decode_or_fail(raw) for raw in raw_calls]
 
 
 def _decode_or_fail(raw: msgspec.Raw) -> wire.Call | wire.Failed:

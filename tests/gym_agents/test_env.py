@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import pickle
 import random
 from pathlib import Path
@@ -198,6 +199,17 @@ def test_servers_that_are_not_there_or_serve_something_else() -> None:
     env = gymnasium.make("AgentGym/TextCraft-v0", server=address + "/")
     with pytest.raises(VersionMismatch, match="serves 'counting', not 'textcraft'"):
         env.reset()
+
+
+@pytest.mark.parametrize("deadline", [0, -1.0, math.nan, math.inf, "soon", True])
+def test_a_deadline_that_is_none_is_refused_at_once(deadline: object) -> None:
+    with pytest.raises(UsageError, match="seconds above 0"):
+        make(deadline=deadline)
+
+
+def test_a_server_is_named_by_a_text() -> None:
+    with pytest.raises(UsageError, match="not by 5"):
+        make(server=5)
 
 
 def test_a_named_server_and_the_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,12 @@ def test_files_that_are_no_list_of_items(tmp_path: Path, content: str) -> None:
         load_items(path, "babyai")
 
 
+@pytest.mark.parametrize("source", [5, [1, 2], ["babyai_1", None], {"babyai_1"}])
+def test_what_is_no_list_of_ids_says_what_is(source: object) -> None:
+    with pytest.raises(ItemError, match="a list of ids such as 'babyai_12'"):
+        load_items(source, "babyai")  # type: ignore[arg-type]
+
+
 def test_a_seed_picks_one_item_and_seeds_reach_all_of_them() -> None:
     items = (5, 8, 13)
     assert pick(items, 4) == pick(items, 4)

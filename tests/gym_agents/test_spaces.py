@@ -23,6 +23,16 @@ def test_what_is_not_a_text_or_too_long_is_outside() -> None:
     assert not space.contains(3)
 
 
+def test_bytes_count_where_a_limit_of_them_is_given() -> None:
+    """A reply is limited in bytes of UTF-8: what the space holds, `step` takes."""
+    space = UnicodeText(4, max_bytes=4)
+    assert space.contains("four")
+    assert space.contains("\u00e9\u00e9")
+    assert not space.contains("\u00e9\u00e9e")
+    assert UnicodeText(4).contains("\u00e9\u00e9e")
+    assert space != UnicodeText(4)
+
+
 def test_a_space_holds_its_own_samples_and_the_same_seed_draws_the_same() -> None:
     for seed in range(100):
         first, second = UnicodeText(500, seed=seed), UnicodeText(500, seed=seed)

@@ -40,6 +40,12 @@ def envs() -> Iterator[HorizonLimit]:
     made.close()
 
 
+@pytest.mark.parametrize("count", [0, -2, 2.0, "3", True])
+def test_a_vector_of_no_whole_number_is_refused(count: object) -> None:
+    with pytest.raises(UsageError, match="at least 1"):
+        vector(count)  # type: ignore[arg-type]
+
+
 def items(infos: dict[str, np.ndarray]) -> list[str]:
     return list(infos["item_id"])
 

@@ -368,6 +368,14 @@ class TestBodyLimits:
         assert (response.status_code, response.json()["code"]) == (413, "body_too_large")
         assert str(limit) in response.json()["message"]
 
+    def test_a_batch_of_too_many_calls_is_refused_whole(self, client: TestClient) -> None:
+        call = '{"call":"close","session":"none"}'
+        for count, status in ((wire.MAX_BATCH_CALLS, 200), (wire.MAX_BATCH_CALLS + 1, 413)):
+            response = client.post(wire.BATCH, content=f"[{','.join([call] * count)}]")
+            assert response.status_code == status
+        assert response.json()["code"] == "body_too_large"
+        assert str(wire.MAX_BATCH_CALLS) in response.json()["message"]
+
     def test_a_slow_sender_of_far_too_much_is_refused_at_once_and_holds_nobody_up(self) -> None:
         server = LocalServer("tests.fakes:CountingWorld")
         url = server.start()
