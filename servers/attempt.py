@@ -85,9 +85,13 @@ def choose_item(world: World, task: str | None, call: wire.Reset) -> int:
 
 
 def list_items(world: World, task: str | None, split: str) -> tuple[int, ...]:
-    """The items of a task and split, in order."""
-    if split not in ("train", "eval"):
-        raise UsageError(f"There is no split {split!r}: it must be 'train' or 'eval'.")
+    """The items of a task and split, in order.
+
+    Raises:
+        UnknownTask: there is no such task.
+        ItemError: there is no such split.
+    """
+    world.demand(task, split)
     with worlds_fault:
         return tuple(world.items(task, split))
 

@@ -16,9 +16,7 @@ from gym_agents.errors import (
     SessionClosed,
     SessionUnknown,
     TurnConflict,
-    UnknownTask,
     UsageError,
-    near_match,
 )
 from gym_agents.scenario import make_options
 from servers.attempt import Attempt, choose_item
@@ -144,12 +142,6 @@ class Sessions:
         """The expert's next command in a session."""
         return await self._play(name, lambda session: session.attempt.expert())
 
-    def check_task(self, task: str | None) -> None:
-        """Raises `UnknownTask`, with the nearest name, if the world has no such task."""
-        tasks = self.world.tasks
-        if task is not None and task not in tasks:
-            raise UnknownTask(f"{self.world.scenario.title} has no task {task!r}.{near_match(task, tasks)}")
-
     def renew(self, run: str) -> int:
         """Renews the leases of a run's sessions; returns how many there are."""
         sessions, now = self._of_run(run), self._clock()
@@ -193,7 +185,7 @@ class Sessions:
         return wire.Created(call.session)
 
     def _open_new(self, call: wire.Create) -> None:
-        self.check_task(call.task)
+        self.world.demand(call.task)
         session = Session(self.world, call, self._clock())
         self._make_room()
         self._open[call.session] = session

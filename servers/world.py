@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from gym_agents.errors import ItemError, NotOffered
+from gym_agents.errors import ItemError, NotOffered, UnknownTask, near_match
 from gym_agents.scenario import Scenario
+
+SPLITS = ("train", "eval")
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class World(ABC):
 
     @abstractmethod
     def items(self, task: str | None, split: str) -> Sequence[int]:
-        """The items of a task (`None`: of the scenario) in `train` or `eval`, in order."""
+        """The items of a task (`None`: of the scenario) in `train` or `eval`, in order; `demand` has let both pass."""
 
     @abstractmethod
     def start(self, item: int, seed: int, options: Any) -> Episode:
@@ -95,9 +97,21 @@ class World(ABC):
         Raises:
             ItemError: if the scenario has no such item.
         """
-        if any(item in self.items(None, split) for split in ("train", "eval")):
+        if any(item in self.items(None, split) for split in SPLITS):
             return None
         raise ItemError(f"{self.scenario.title} has no item {item}.")
+
+    def demand(self, task: str | None, split: str = SPLITS[0]) -> None:
+        """Refuses what there is not.
+
+        Raises:
+            UnknownTask: it has no such task, with the nearest name.
+            ItemError: there is no such split.
+        """
+        if task is not None and task not in self.tasks:
+            raise UnknownTask(f"{self.scenario.title} has no task {task!r}.{near_match(task, self.tasks)}")
+        if split not in SPLITS:
+            raise ItemError(f"There is no split {split!r}: it must be {' or '.join(map(repr, SPLITS))}.")
 
     def close(self) -> None:  # noqa: B027 - most worlds hold nothing
         """Frees what the world holds."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from scienceworld.constants import TASKS
 
-from gym_agents.errors import ItemError, UnknownTask, near_match
+from gym_agents.errors import ItemError
 from gym_agents.tasks import scenario_row
 from servers.sciworld.simulator import Variation
 from servers.spread import spread
@@ -55,20 +55,9 @@ class Items:
         return _TASK_OF.get(self[item].task)
 
     def of(self, task: str | None, split: str) -> Sequence[int]:
-        """The items of a task (`None`: of all five) in a split, in order.
-
-        Raises:
-            UnknownTask: if there is no such task.
-            ItemError: if there is no such split.
-        """
-        if split not in self._splits:
-            raise ItemError(f"There is no split {split!r}; known: {', '.join(self._splits)}.")
+        """The items of a task (`None`: of all five) in a split, in order."""
         of_task = self._splits[split]
-        if task is None:
-            return sorted(item for items in of_task.values() for item in items)
-        if task not in of_task:
-            raise UnknownTask(f"SciWorld has no task {task!r}.{near_match(task, of_task)}")
-        return of_task[task]
+        return of_task[task] if task else sorted(item for items in of_task.values() for item in items)
 
 
 def _trained(numbers: Mapping[str, list[int]]) -> dict[str, list[int]]:

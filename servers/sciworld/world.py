@@ -45,10 +45,6 @@ class SciWorldWorld(World):
     def items(self, task: str | None, split: str) -> Sequence[int]:
         """The items of a task (`None`: of all five): `train` is the simulator's own training set, and
         `eval` a choice from its test set.
-
-        Raises:
-            UnknownTask: if there is no such task.
-            ItemError: if there is no such split.
         """
         return self._items.of(task, split)
 

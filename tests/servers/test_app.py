@@ -80,7 +80,7 @@ def test_the_items_of_a_split(client: TestClient, query: str, items: list[int]) 
 
 
 @pytest.mark.parametrize(
-    ("query", "status", "code"), [("?task=Lo", 404, "unknown_task"), ("?split=x", 400, "bad_request")]
+    ("query", "status", "code"), [("?task=Lo", 404, "unknown_task"), ("?split=x", 400, "bad_item")]
 )
 def test_items_of_nothing(client: TestClient, query: str, status: int, code: str) -> None:
     response = client.get(wire.ITEMS + query)

@@ -221,9 +221,9 @@ def test_what_does_not_exist_is_refused() -> None:
     with pytest.raises(ItemError, match="-1"):
         WORLD.task_of(-1)
     with pytest.raises(ItemError, match="test"):
-        WORLD.items("GoTo", "test")
+        WORLD.demand("GoTo", "test")
     with pytest.raises(UnknownTask, match="Did you mean 'FindObj'"):
-        WORLD.items("FindObjs", "train")
+        WORLD.demand("FindObjs", "train")
     with pytest.raises(NotOffered, match="no expert"):
         start(25).expert()
 

@@ -88,7 +88,7 @@ def test_the_numbers_end_with_the_last_task(world: SciWorldWorld) -> None:
         with pytest.raises(ItemError, match="0 to 4638"):
             world.task_of(wrong)
     with pytest.raises(UnknownTask, match="Did you mean 'Find'"):
-        world.items("find", "eval")
+        world.demand("find", "eval")
 
 
 @pytest.mark.parametrize("task", scenario_row("sciworld").tasks, ids=lambda task: task.name)

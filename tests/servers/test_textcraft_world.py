@@ -163,9 +163,9 @@ def test_items_outside_the_list_are_refused(world: TextCraftWorld, item: int) ->
 
 def test_unknown_tasks_and_splits_are_refused(world: TextCraftWorld) -> None:
     with pytest.raises(UnknownTask, match="Depth2"):
-        world.items("Depth22", "train")
-    with pytest.raises(ItemError, match="train, eval"):
-        world.items(None, "test")
+        world.demand("Depth22", "train")
+    with pytest.raises(ItemError, match="'train' or 'eval'"):
+        world.demand(None, "test")
 
 
 def test_lists_in_the_published_numbering_are_refused(world: TextCraftWorld) -> None:
