@@ -48,7 +48,7 @@ def load_items(source: str | Path | Sequence[str], numbering: str) -> tuple[int,
     Raises:
         ItemError: naming every id that does not fit, or the file where it cannot be read.
     """
-    names = _read_ids(Path(source)) if isinstance(source, (str, Path)) else source
+    names = read_ids(Path(source)) if isinstance(source, (str, Path)) else source
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise ItemError(
             f"Items are a list of ids such as {item_id(numbering, 12)!r}, or a file of them, not {names!r}."
@@ -66,7 +66,12 @@ def load_items(source: str | Path | Sequence[str], numbering: str) -> tuple[int,
     return tuple(numbers)
 
 
-def _read_ids(path: Path) -> list[str]:
+def read_ids(path: Path) -> list[str]:
+    """The ids in a JSON file, whatever their numbering.
+
+    Raises:
+        ItemError: if it cannot be read, or is no list of ids.
+    """
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
         return [row if isinstance(row, str) else row["item_id"] for row in rows]

@@ -14,7 +14,8 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from gym_agents.connect import load_world_scenario
-from gym_agents.errors import AgentGymError, OptionError, near_match
+from gym_agents.errors import AgentGymError, ItemError, OptionError, near_match
+from gym_agents.items import read_ids
 from gym_agents.scenario import make_options
 from gym_agents.tasks import SCENARIOS, find_spec
 from trainers.config import GROUPED, Config, MixConfig, RLConfig
@@ -229,8 +230,12 @@ def _files(config: Config) -> Broken:
 
 
 def _items(config: Config) -> Broken:
-    if config.env.items and not Path(config.env.items).is_file():
-        yield "env.items", f"names {config.env.items!r}, which is no file"
+    if not config.env.items:
+        return
+    try:
+        read_ids(Path(config.env.items))
+    except ItemError as error:
+        yield "env.items", f"cannot be used: {error}"
 
 
 def _is_address(text: str) -> bool:
