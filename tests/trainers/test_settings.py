@@ -11,6 +11,7 @@ import pytest
 import gym_agents
 from gym_agents.scenario import Options
 from tests.fakes import COUNTING
+from trainers.commands import main
 from trainers.config import Config, EnvConfig
 from trainers.settings import ConfigError, load, to_toml
 
@@ -57,6 +58,32 @@ def test_the_paper_is_followed_from_the_instruct_model_alone() -> None:
             assert config.rl.kl_coef == 0.001
     assert load([f"@{RECIPES[0].parent}/textcraft_scaling.toml"]).horizon.stages == (10, 20, 30)
     assert load([f"@{RECIPES[0].parent}/babyai_scaling.toml"]).horizon.stages == (6, 13, 20)
+
+
+PAPER = {  # arXiv 2509.08755, tables 2 to 5: overall success of the 7B model, fixed horizon and ScalingInter-RL
+    ("textcraft", "fixed"): "89.0%",
+    ("textcraft", "scaling"): "91.0%",
+    ("babyai", "fixed"): "92.2%",
+    ("babyai", "scaling"): "96.7%",
+    ("sciworld", "fixed"): "50.5%",
+    ("sciworld", "scaling"): "57.0%",
+    ("searchqa", "fixed"): "34.0%",
+    ("searchqa", "scaling"): "38.3%",
+}
+
+
+@pytest.mark.parametrize(("env", "schedule"), PAPER, ids="-".join)
+def test_the_papers_recipes_pass_a_dry_run_and_say_where_they_are_from(
+    env: str, schedule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = RECIPES[0].parent / f"{env}_{schedule}.toml"
+    assert main([f"@{path}", "--dry-run"]) == 0
+    printed = tomllib.loads(capsys.readouterr().out)
+    assert "arXiv 2509.08755" in printed["run"]["note"]
+    assert f"it reports {PAPER[env, schedule]} after training" in printed["run"]["note"]
+    assert "arXiv 2509.08755" in path.read_text("utf-8").partition("[run]")[0]
+    assert printed["horizon"]["schedule"] == {"fixed": "fixed", "scaling": "stepwise"}[schedule]
+    assert printed["policy"]["model"] == "Qwen/Qwen2.5-7B-Instruct"
 
 
 def test_nothing_given_is_the_default() -> None:
@@ -171,7 +198,10 @@ group_size = "eight"
         ("[rl]\nclip_range_high = 0.1\n", ":2: rl.clip_range_high is 0.1, but must be at least"),
         ("[rl]\ndual_clip = 0.5\n", ":2: rl.dual_clip is 0.5, but must be 0, or above 1"),
         ("[rl]\ngamma = 1.5\n", ":2: rl.gamma is 1.5, but must be between 0 and 1"),
-        ("[env]\nitems = 'nowhere.json'\n", ":2: env.items cannot be used: nowhere.json is not a JSON list of item ids"),
+        (
+            "[env]\nitems = 'nowhere.json'\n",
+            ":2: env.items cannot be used: nowhere.json is not a JSON list of item ids",
+        ),
         ("[run]\ntrackers = ['tensorbord']\n", ":2: run.trackers names 'tensorbord', but tensorboard, "),
         ("[run]\ntrackers = ['wandb']\n", "which is not installed: run `pip install wandb`"),
         ("[agent]\nwindow = 0\n", ":2: agent.window is 0, but must be at least 1"),
