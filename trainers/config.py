@@ -163,12 +163,18 @@ class WarmStartConfig:
     """Episodes of one measurement."""
 
 
+Reward = Literal["score", "success"]
+
+
 @dataclass(frozen=True)
 class RLConfig:
     """The algorithm and its update."""
 
     algorithm: Literal["grpo", "rloo", "reinforce++", "ppo"] = "grpo"
     """Row of the table in `trainers/learning/algorithms.py`."""
+    reward: Reward = "score"
+    """What an episode is worth: its score, as the world pays it out turn by turn; or success, 1 or 0 at its end. Where
+    parts of a task are paid and one wrong step takes all back, as in SciWorld, scores teach not to dare that step."""
     updates: int = 100
     """How many times: collect, then learn."""
     groups: int = 8

@@ -21,7 +21,8 @@ def describe_harvests(harvests: Mapping[str, Harvest]) -> dict[str, float]:
     """
     groups = [group for harvest in harvests.values() for group in harvest.groups]
     longest = max(harvest.horizon for harvest in harvests.values())
-    figures = _describe_harvest(Harvest(groups, longest))
+    reward = next(harvest.reward for harvest in harvests.values())
+    figures = _describe_harvest(Harvest(groups, longest, reward))
     for name, harvest in harvests.items():
         figures |= {f"{key}/{name}": value for key, value in _describe_harvest(harvest).items() if name}
     return figures

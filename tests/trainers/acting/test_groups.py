@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
-from gym_agents.trajectory import Outcome, Trajectory
+from gym_agents.trajectory import Outcome, Trajectory, Turn
 from trainers.acting.groups import harvest
 from trainers.acting.health import ErrorBudget
 from trainers.acting.rollout import Job
@@ -75,6 +76,34 @@ def test_a_group_with_an_environment_error_is_not_usable() -> None:
     result = harvest(play, ItemSampler(range(9), 0), RLConfig(groups=3, group_size=2), 5)
     assert [group[0].group for group in result.usable] == [0, 2]
     assert len(result.episodes) == 6
+
+
+def test_success_can_be_all_that_an_episode_is_worth() -> None:
+    """Three episodes that earn 0.5 and 0.33 in two turns; the last of them is a success with 0.5 + 0.5."""
+    turns = {
+        member: (Turn("", "", 0.5, 0.5, True, "a"), Turn("", "", last, 0.5 + last, True, "b"))
+        for member, last in enumerate((0.33, 0.33, 0.5))
+    }
+
+    def play(jobs: list[Job]) -> list[Trajectory]:
+        outcomes = (Outcome.HORIZON_CUT, Outcome.FAILURE, Outcome.SUCCESS)
+        return [
+            msgspec.structs.replace(
+                episode(job, 0.83, outcomes[job.member % 3]),
+                turns=turns[job.member % 3],
+                item_id=f"x_{job.item}",
+            )
+            for job in jobs
+        ]
+
+    config = RLConfig(groups=1, group_size=3, reward="success")
+    result = harvest(play, ItemSampler(range(9), 0), config, 5)
+    [group] = result.telling
+    assert [one.score for one in group] == [0.0, 0.0, 1.0]
+    assert [[turn.reward for turn in one.turns] for one in group] == [[0.0, 0.0], [0.0, 0.0], [0.0, 1.0]]
+    assert [one.score for one in result.episodes] == [0.83] * 3  # what is kept and told is the world's
+    two_equal = RLConfig(groups=1, group_size=2, reward="success")
+    assert not harvest(play, ItemSampler(range(9), 0), two_equal, 5).telling
 
 
 def test_the_budget_ends_above_its_share_with_the_first_cause() -> None:
