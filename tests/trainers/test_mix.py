@@ -164,6 +164,8 @@ groups = "many"
 id = "AgentGym/BabyAI-v0"
 [run]
 method = "sft"
+[mix.e]
+groups = 2
 """
     with pytest.raises(ConfigError) as caught:
         load([write(tmp_path, text), "--mix.c.eval_horizon", "-1"])
@@ -177,7 +179,7 @@ method = "sft"
         f"{path}:11: mix.c.tasks names 'Depth9'",
         f"{path}:12: mix.c.options cannot be used",
         f"{path}:14: mix.d.groups is 'many', but must be a whole number",
-        "mix.d.id is ''",
+        "mix.e.id is ''",
         f"{path}:16: env.id is set beside [mix]",
         f"{path}:18: run.method is 'sft', but only rl mixes scenarios",
         "--mix.c.eval_horizon: mix.c.eval_horizon is -1",

@@ -134,7 +134,7 @@ def test_logprobs_are_those_of_a_fresh_forward_pass(make: Callable[[], PreTraine
     said = converse(HFEngine(model, max_batch=5))
     for conversation in said.values():
         assert len(conversation) == 4
-        assert told(conversation) == pytest.approx(fresh_logprobs(model, conversation), abs=1e-4)
+        assert told(conversation) == pytest.approx(fresh_logprobs(model, conversation), abs=2e-4)
 
 
 def adapted(llama: PreTrainedModel) -> Any:
@@ -308,7 +308,7 @@ def test_an_interrupt_leaves_the_model_as_it_was(llama: PreTrainedModel) -> None
         ),
         (
             lambda: MambaForCausalLM(MambaConfig(vocab_size=97, hidden_size=32, num_hidden_layers=1)),
-            "recurrent state",
+            "recurrent state|linear_attention",
         ),
     ],
     ids=["mistral", "qwen2", "mamba"],
