@@ -320,7 +320,7 @@ def test_a_checkpoint_is_evaluated_as_its_run_evaluated_it(
     train(tmp_path / "run", *SMALL)
     own = ("--run.folder", str(tmp_path / "again"), "--checkpoint", str(tmp_path / "run"))
     assert main(["evaluate", f"@{RECIPE}", *SMALL, *own]) == 0
-    assert "Held-out success after 2 updates: 0.0%" in capsys.readouterr().out
+    assert "Held-out success on textcraft-sorted after 2 updates: 0.0%" in capsys.readouterr().out
     name = "evaluations/update-0002-sampled.jsonl"
     assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
 
