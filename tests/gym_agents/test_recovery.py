@@ -59,9 +59,10 @@ class CuttingProxy:
         return port
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.target_port)
         task = asyncio.current_task()
         assert task is not None
+        self._open[task] = (writer,)  # at once, so that an end that comes now waits for it
+        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.target_port)
         self._open[task] = (writer, up_writer)
         try:
             while request := await self._request(reader):
@@ -77,8 +78,10 @@ class CuttingProxy:
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
-            up_writer.close()
-            writer.close()
+            for end in (up_writer, writer):
+                end.close()
+                with contextlib.suppress(ConnectionError):
+                    await end.wait_closed()
             del self._open[task]
 
     async def _hold(self) -> None:
@@ -106,10 +109,10 @@ class CuttingProxy:
         self._ending.set()
         self._server.close()
         await asyncio.sleep(0.05)  # connections just accepted reach `_serve`
-        for writer in [writer for pair in self._open.values() for writer in pair]:
-            writer.close()
-        if self._open:
-            await asyncio.wait(self._open)
+        while self._open:
+            for writer in [writer for pair in self._open.values() for writer in pair]:
+                writer.close()
+            await asyncio.wait(self._open, timeout=0.1)
         await asyncio.sleep(0.05)  # transports close in the loop's next rounds
 
     def close(self) -> None:
